@@ -49,6 +49,7 @@ from detrand.variables.creation import catch_and_raise_created_variables as catc
 from detrand.variables.forms import Rearranged as Rearranged
 from detrand.variables.reset import reset_variables as reset_variables
 from detrand.variables.rnn_cells import gru_cell_to_keras as gru_cell_to_keras
+from detrand.variables.rnn_cells import lstm_cell_to_flax as lstm_cell_to_flax
 from detrand.variables.rnn_cells import lstm_cell_to_keras as lstm_cell_to_keras
 from detrand.variables.rnn_cells import lstm_cell_to_torch as lstm_cell_to_torch
 from detrand.variables.sources import variables_of as variables_of

@@ -26,8 +26,8 @@ def check_factory(name: str, factory: Any, what: str, example: str) -> None:
     """Raise an `ArgumentError` unless an argument can be called without arguments."""
     accepted = f"a function without arguments that {what}, such as {example}"
     check_callable(name, factory, accepted)
-    # A Keras layer, model or tf.Module, or a torch.nn.Module. Of some, the value cannot be read before they are built.
-    names = ("trainable_variables", "named_parameters")
+    # A layer or model of Keras, or a module. Of some, the value cannot be read before they are built.
+    names = ("trainable_variables", "named_parameters", "set_attributes")
     if not inspect.isclass(factory) and any(inspect.getattr_static(factory, name, None) is not None for name in names):
         raise wrong_type(name, factory, accepted)
     try:

@@ -179,14 +179,14 @@ def stream_of(tool: DeterministicRandomTestTool) -> Stream:
 
 
 def _install(patches: Patches) -> None:
-    from detrand.adapters import keras3, tensorflow, tf_keras, torch
+    from detrand.adapters import keras3, modules, tensorflow, tf_keras
 
     keep_global_seed(patches)
     patches.run_threads_in(_scope_of_child_thread)
     tensorflow.install(patches)
     keras3.install(patches)
     tf_keras.install(patches)
-    torch.install(patches)
+    modules.install(patches)
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:

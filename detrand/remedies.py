@@ -107,6 +107,7 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "PyTorch",
     ),
     (r"No module named 'torch'", "install PyTorch: pip install 'detrand[torch]'"),
+    (r"No module named '(flax|optax)'", "install Flax and optax: pip install 'detrand[flax]'"),
     (r"No module named 'tensorflow(?P<module>)\.(?P<name>contrib[\w.]*)", _of_missing_name),
     (
         r"No module named 'tensorflow\.examples",

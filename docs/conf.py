@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
     ("py:obj", "[a-z_]+"),  # arguments have no target
     ("py:class", r"detrand\.validation\.results\.Fault"),  # for detrand's own decisions
     # Links to other projects would need their inventories from the network.
-    ("py:.*", r"(tf|keras|tf_keras|np|torch|collections|pathlib)\..*"),
+    ("py:.*", r"(tf|keras|tf_keras|np|torch|flax|collections|pathlib)\..*"),
 ]
 
 

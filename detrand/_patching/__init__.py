@@ -11,6 +11,7 @@
 - `keras`: layers and variables of Keras 3 and tf_keras.
 - `keras3_random`, `jax_draws`: what Keras 3 draws with on each backend.
 - `torch`: what PyTorch draws with, and what it compiles.
+- `flax`: what Flax draws with, its modules in a trace, and what an optimizer of optax is made of.
 
 A module here has targets of patches, and small functions that read private state. What detrand does with these names is
 in the other packages, which name nothing private. If a release of TensorFlow or Keras renames one of them, entering a

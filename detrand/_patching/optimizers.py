@@ -1,6 +1,6 @@
 """Optimizers: the slots of a variable under their TF1 names, learning rates and hyperparameters.
 
-The optimizers are those of ``tf.compat.v1.train``, of Keras 3, of tf_keras and of PyTorch.
+The optimizers are those of ``tf.compat.v1.train``, of Keras 3, of tf_keras, of PyTorch and of optax.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor
 
+from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.patches import Target
 
@@ -54,6 +55,8 @@ def slots_of_optimizer(optimizer: Any, variable: Any) -> dict[str, Any]:
     """
     if is_torch_optimizer(optimizer):
         return _slots_in_torch(optimizer, variable)
+    if isinstance(optimizer, OptaxOptimizer):
+        return optimizer.slots_of(variable)
     average = _average(optimizer, variable)
     found = {} if average is None else {AVERAGE_OF_WEIGHT: average}
     return found if is_average(optimizer) else found | _slots(optimizer, variable)
@@ -92,15 +95,18 @@ def hyperparameters_of_torch_optimizer(optimizer: Any) -> dict[str, Any]:
 
 def has_hyperparameter(optimizer: Any, name: str) -> bool:
     """Return whether `set_hyperparameter` can give an optimizer a hyperparameter, by its name in Keras."""
-    return (
-        name in hyperparameters_of_torch_optimizer(optimizer)
-        if is_torch_optimizer(optimizer)
-        else hasattr(optimizer, name) or bool(_slots_that_begin(optimizer, name))
-    )
+    if is_torch_optimizer(optimizer):
+        return name in hyperparameters_of_torch_optimizer(optimizer)
+    if isinstance(optimizer, OptaxOptimizer):
+        return name in optimizer.hyperparameters
+    return hasattr(optimizer, name) or bool(_slots_that_begin(optimizer, name))
 
 
 def set_hyperparameter(optimizer: Any, name: str, value: Any) -> None:
     """Give an optimizer that is not built yet another value of a hyperparameter, such as ``"initial_rms"``."""
+    if isinstance(optimizer, OptaxOptimizer):
+        optimizer.set(name, value)
+        return
     if not is_torch_optimizer(optimizer):
         if hasattr(optimizer, name):
             setattr(optimizer, name, value)
@@ -143,7 +149,10 @@ def before_each_step_in_torch(optimizer: Any, change: Callable[[int], None]) -> 
 
 
 def epsilon_as_in_tf1(optimizer: Any) -> None:
-    """Make an Adam of ``torch.optim`` add its epsilon where TF1 does, to the root of the uncorrected moment."""
+    """Make an Adam of PyTorch or optax add its epsilon where TF1 does, to the root of the uncorrected moment."""
+    if isinstance(optimizer, OptaxOptimizer):
+        optimizer.add_epsilon_as_in_tf1()
+        return
     epsilon, beta = optimizer.param_groups[0]["eps"], optimizer.param_groups[0]["betas"][1]
 
     def change(step: int) -> None:
@@ -152,9 +161,12 @@ def epsilon_as_in_tf1(optimizer: Any) -> None:
     before_each_step_in_torch(optimizer, change)
 
 
-def corrects_before_epsilon(optimizer: Any) -> bool:
-    """Return whether an optimizer is an Adam of ``torch.optim``."""
-    return any(is_instance_of_loaded(optimizer, "torch", f"optim.{name}") for name in ("Adam", "AdamW"))
+def corrects_before_epsilon(optimizer: Any) -> str:
+    """Return whose Adam an optimizer is if it adds its epsilon after it has corrected the moments; empty if not."""
+    if isinstance(optimizer, OptaxOptimizer):
+        return "optax" if optimizer.kind == "Adam" else ""
+    is_torchs = any(is_instance_of_loaded(optimizer, "torch", f"optim.{name}") for name in ("Adam", "AdamW"))
+    return "PyTorch" if is_torchs else ""
 
 
 def is_average(optimizer: Any) -> bool:
@@ -223,6 +235,8 @@ def learning_rate_of(optimizer: Any) -> Any:
     if is_torch_optimizer(optimizer):
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         return rates.pop() if len(rates) == 1 else None
+    if isinstance(optimizer, OptaxOptimizer):
+        return optimizer.learning_rate
     if is_instance_of_loaded(
         optimizer, "tf_keras", "optimizers.legacy.Optimizer"
     ):  # its argument decay changes its rate

@@ -17,9 +17,9 @@ Keras:
 - `tf_keras`: what tf_keras draws.
 - `keras_draws`: wraps random functions of Keras, so that a layer in mixed precision draws in float32, as TF1 does.
 
-PyTorch:
+PyTorch and Flax:
 
-- `torch`: what ``torch.nn.functional.dropout`` draws.
+- `modules`: what their dropout draws.
 
 Shared by all:
 

@@ -140,10 +140,14 @@ class ArrayDraws:
         dtype = keras3_dtype(inputs.dtype)
         sizes = inputs.shape if noise_shape is None else noise_shape
         shape = [inputs.shape[i] if size is None else size for i, size in enumerate(sizes)]
-        mask = functools.partial(counter_draws.philox_draw, philox.dropout_mask, shape, rate, dtype=dtype)
-        keep = self._draw("RandomUniform", shape, "bool", mask, (shape, dtype))
+        keep = self.mask(shape, rate, dtype)
         scale = np.asarray(1 / (1 - rate)).astype(_numpy_dtype(dtype))
         return ops.where(keep, inputs * ops.convert_to_tensor(scale, dtype), ops.zeros_like(inputs))
+
+    def mask(self, shape: Any, rate: float, dtype: str) -> Any:
+        """Draw which elements a dropout keeps."""
+        mask = functools.partial(counter_draws.philox_draw, philox.dropout_mask, shape, rate, dtype=dtype)
+        return self._draw("RandomUniform", shape, "bool", mask, (shape, dtype))
 
     def categorical(self, logits: Any, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> Any:
         """Draw as ``Multinomial``."""

@@ -7,8 +7,10 @@ ops of a TensorFlow 1 graph do, and each execution of the compiled program asks 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import itertools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,6 +22,8 @@ from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
 from detrand.seeding import cursors
 from detrand.seeding.streams import Stream
 
+_drawing_now: contextvars.ContextVar[bool] = contextvars.ContextVar("drawing now", default=False)
+
 
 class JaxDraws(ArrayDraws):
     """The random functions of the JAX backend."""
@@ -30,7 +34,7 @@ class JaxDraws(ArrayDraws):
 
     def executes(self) -> bool:
         """Return whether no program is being traced. Computing gradients is not tracing: it executes the ops."""
-        return not jax_draws.is_traced(jax.numpy.zeros(()))
+        return _drawing_now.get() or not jax_draws.is_traced(jax.numpy.zeros(()))
 
     def execute(self, numbers: Numbers, op: Op, shape: tuple[int, ...], dtype: str, **unknown: Any) -> Any:
         """Return an array of what `numbers` returns in each execution of the program being traced, or now."""
@@ -42,6 +46,12 @@ class JaxDraws(ArrayDraws):
 
         return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 
+    def mask(self, shape: Any, rate: float, dtype: str) -> Any:
+        """Draw which elements a dropout keeps, for a trace in the two ops of TensorFlow."""
+        if not _drawing_now.get():
+            return super().mask(shape, rate, dtype)
+        return self.uniform(shape, dtype=dtype) >= jax.numpy.asarray(rate, dtype)
+
     def gamma(self, shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Any:
         """Draw as ``RandomGamma``, with its gradient."""
         drawn = super().gamma(shape, alpha, dtype, seed)
@@ -51,6 +61,19 @@ class JaxDraws(ArrayDraws):
         alpha = jax.numpy.broadcast_to(alpha, drawn.shape).astype(drawn.dtype)
         slope = jax.lax.random_gamma_grad(*map(jax.lax.stop_gradient, (alpha, drawn)))
         return drawn + (alpha - jax.lax.stop_gradient(alpha)) * slope
+
+
+@contextlib.contextmanager
+def drawing_now() -> Iterator[None]:
+    """Make the ops of a program that is traced in the block draw the runs that they would draw if they were executed.
+
+    The program must be executed once. A dropout draws numbers and compares them with its rate.
+    """
+    token = _drawing_now.set(True)
+    try:
+        yield
+    finally:
+        _drawing_now.reset(token)
 
 
 def install(patches: Patches) -> None:

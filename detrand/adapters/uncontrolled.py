@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching import flax
 from detrand._patching.patches import Patches, Replacements, Target
 from detrand._patching.random_ops import (
     EXPLICIT_OPS,
@@ -66,7 +67,8 @@ def install(patches: Patches) -> None:
     """Install the functions that record these draws."""
     patches.replace_all(_recordings())
     _set_all(_recording_functions, patches)
-    for module, functions in {"torch": _functions_of_torch, "jax": _functions_of_jax}.items():
+    watched = {"torch": _functions_of_torch, "jax": _functions_of_jax, "flax.nnx.rnglib": _functions_of_flax}
+    for module, functions in watched.items():
         patches.when_imported(module, functools.partial(_set_all, functions))
 
 
@@ -276,3 +278,20 @@ def _functions_of_jax() -> list[Recordings]:
         if name not in _NO_DRAWS_OF_JAX and next(iter(inspect.signature(function).parameters), "") == "key"
     }
     return [(owner, recordings)]
+
+
+@functools.cache
+def _functions_of_flax() -> list[Recordings]:
+    """Return the draws of ``nnx.Rngs`` and of their streams that are not controlled, which have functions of JAX."""
+    rnglib, controlled = sys.modules["flax.nnx.rnglib"], {method for _, method in flax.DRAWS}
+    return [
+        (
+            owner,
+            {
+                name: _recording(f"nnx.Rngs.{name}")(function)
+                for name, function in vars(owner).items()
+                if getattr(function, "__module__", "").startswith("jax") and name not in controlled
+            },
+        )
+        for owner in (rnglib.Rngs, rnglib.RngStream)
+    ]

@@ -28,12 +28,11 @@ from detrand.files import written_whole
 from detrand.seeding.callsite import describe_error
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
-from detrand.variables.forms import Rearranged, has_same_elements
+from detrand.variables.forms import ModuleVariable, Rearranged, has_same_elements
 from detrand.variables.pairing import pair_in_order
 from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import JoinedVariable, assign, joined_variables, spec_of, specs_of
 from detrand.variables.tf1_view import TF1View
-from detrand.variables.torch_modules import TorchVariable
 
 
 @dataclass(frozen=True)
@@ -176,8 +175,8 @@ def save_tf1_checkpoint(
       path: the checkpoint's prefix; its directory must exist. An existing checkpoint is replaced as soon as the new
         one is complete.
       name_map: a dict of TF1 name -> name in the source, with an entry for each variable whose names differ; or the
-        path of a JSON file with such a dict. The values are saved as they are, but kernels of PyTorch's layers in the
-        form that TF1 has them in.
+        path of a JSON file with such a dict. The values are saved as they are, but kernels of layers of
+        PyTorch and Flax in the form that TF1 has them in.
 
     Returns:
       The prefix.
@@ -451,7 +450,7 @@ def _value(variable: Any) -> Any:
 
 
 def _value_in_tf1(variable: Any) -> Any:
-    return variable.numpy_in_tf1() if isinstance(variable, TorchVariable) else _value(variable)
+    return variable.numpy_in_tf1() if isinstance(variable, ModuleVariable) else _value(variable)
 
 
 @contextlib.contextmanager

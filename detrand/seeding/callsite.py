@@ -1,8 +1,8 @@
 """The line of the user's code that is running: the innermost frame outside the frameworks.
 
 A message that names a line of TensorFlow helps nobody. `user_site` and `line_of_user` pass over the files of
-TensorFlow, Keras, JAX, PyTorch and detrand, of the standard library and of tf_slim's layer functions; what remains is
-the model.
+TensorFlow, Keras, JAX, PyTorch, Flax and detrand, of the standard library and of tf_slim's layer functions; what
+remains is the model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import textwrap
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ _FRAMEWORKS = (
         "tf_keras",
         "jax",
         "torch",
+        "flax",
+        "optax",
         "sympy",
         "setuptools",
         "numpy",
@@ -43,10 +46,14 @@ _FRAMEWORKS = (
     *("tf_slim/layers", "tf_slim/ops"),
 )
 # What calls layers and functions of the model, and is on the stack between its own lines.
-_BETWEEN = "detrand/validation/programs/layer_sites.py", "detrand/validation/diagnosis/trace.py"
+_BETWEEN = (
+    "detrand/validation/programs/layer_sites.py",
+    "detrand/validation/diagnosis/trace.py",
+    "detrand/validation/frameworks/jax_trace.py",
+)
 _DRAW_FOR_CALLER = (
     *("tensorflow/python/autograph", "numpy", "scipy", "sklearn", "pandas"),
-    *("torch/nn", "torch/utils/data", "torch/distributions", "detrand/adapters/uncontrolled.py"),
+    *("torch/nn", "torch/utils/data", "torch/distributions", "flax", "detrand/adapters/uncontrolled.py"),
 )
 _KERAS_DATA = re.compile(r"/src/(trainers/data_adapters|engine|(legacy/)?preprocessing)/|/src/utils/\w*data\w*\.py$")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
@@ -109,7 +116,7 @@ def site_of_draw(depth: int, *also: str) -> Site | None:
       also: other packages that draw for their caller.
     """
     frame: Any = sys._getframe(depth)
-    while frame is not None and _is_of(frame.f_code.co_filename, *_DRAW_FOR_CALLER, *also):
+    while frame is not None and is_of_package(frame.f_code.co_filename, *_DRAW_FOR_CALLER, *also):
         frame, depth = frame.f_back, depth + 1
     if frame is None:
         return UNKNOWN
@@ -120,15 +127,20 @@ def site_of_draw(depth: int, *also: str) -> Site | None:
 
 
 def site_of_op(op: Any) -> Site:
-    """Return the line of the program that added an op to a graph; `UNKNOWN` if a framework added it by itself.
+    """Return the line of the program that added an op to a graph; `UNKNOWN` if a framework added it by itself."""
+    return site_of_traceback((frame.filename, frame.lineno) for frame in reversed(op.traceback or ()))
+
+
+def site_of_traceback(lines: Iterable[tuple[str, int]]) -> Site:
+    """Return the innermost line of the program, given a traceback, the innermost line first.
 
     The code that started a validation is no part of the program.
     """
-    for frame in reversed(op.traceback or ()):
-        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, *_BETWEEN):
+    for filename, line in lines:
+        if is_of_package(filename, "detrand/validation") and not is_of_package(filename, *_BETWEEN):
             return UNKNOWN
-        if is_of_user(frame):
-            return Site(frame.filename, frame.lineno)
+        if _is_of_user(filename):
+            return Site(filename, line)
     return UNKNOWN
 
 
@@ -136,9 +148,9 @@ def calls_of_op(op: Any) -> list[Any]:
     """Return the frames of the program that added an op to a graph, the outermost first: the user's, and Keras's."""
     found: list[Any] = []
     for frame in op.traceback or ():
-        if _is_of(frame.filename, "detrand/validation") and not _is_of(frame.filename, *_BETWEEN):
+        if is_of_package(frame.filename, "detrand/validation") and not is_of_package(frame.filename, *_BETWEEN):
             found.clear()
-        elif is_of_user(frame) or _is_of(frame.filename, "keras", "tf_keras"):
+        elif is_of_user(frame) or is_of_package(frame.filename, "keras", "tf_keras"):
             found.append(frame)
     return found
 
@@ -238,14 +250,18 @@ def site(filename: str, line: int) -> Site:
 
 def is_of_user(frame: Any) -> bool:
     """Return whether a line in the traceback of an op, in which AutoGraph's are mapped, belongs to the user."""
+    return _is_of_user(frame.filename)
+
+
+def _is_of_user(filename: str) -> bool:
     # What AutoGraph adds has no line of its own. TensorFlow 2.16 rewrites tf_keras, too.
-    return not is_framework(frame.filename) and _AUTOGRAPH_FILE not in os.path.basename(frame.filename)
+    return not is_framework(filename) and _AUTOGRAPH_FILE not in os.path.basename(filename)
 
 
 @functools.lru_cache(maxsize=_MOST_KEPT)
 def is_framework(filename: str) -> bool:
     """Return whether a source file belongs to a framework, rather than to the user."""
-    if filename.startswith(("<frozen", "<eval_with_key>")) or _is_of(filename, *_FRAMEWORKS):
+    if filename.startswith(("<frozen", "<eval_with_key>")) or is_of_package(filename, *_FRAMEWORKS):
         return True
     path = Path(os.path.realpath(filename))
     stdlib = os.path.realpath(sysconfig.get_paths()["stdlib"])
@@ -253,11 +269,11 @@ def is_framework(filename: str) -> bool:
 
 
 def _is_of_keras_data(filename: str) -> bool:
-    return _is_of(filename, "keras", "tf_keras") and bool(_KERAS_DATA.search(Path(filename).as_posix()))
+    return is_of_package(filename, "keras", "tf_keras") and bool(_KERAS_DATA.search(Path(filename).as_posix()))
 
 
 @functools.lru_cache(maxsize=_MOST_KEPT)
-def _is_of(filename: str, *packages: str) -> bool:
+def is_of_package(filename: str, *packages: str) -> bool:
     """Return whether a source file belongs to one of some packages, or folders of packages, that are imported."""
     path = Path(os.path.realpath(filename))
     for name in packages:

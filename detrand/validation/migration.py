@@ -65,9 +65,9 @@ class Migration:
         graph, a SavedModel or a ``.meta`` file, or a `GraphFile`.
       port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
         ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
-        the same structure. A ``torch.nn.Module`` is put into training or evaluation mode and called as
-        ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in its
-        closure cannot be found.
+        the same structure. A ``torch.nn.Module`` or a ``flax.nnx.Module`` is put into training or evaluation mode and
+        called as ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in
+        its closure cannot be found.
       inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
         or a tuple or list of these, one for each input. Or a function without arguments that returns an iterable of
         such batches; the first batch is used.
@@ -351,7 +351,7 @@ class TrainStep:
         not do, such as to run ``tf.GraphKeys.UPDATE_OPS``, is not done.
       port_optimizer: called without arguments; returns an optimizer of Keras 3, tf_keras or ``tf.compat.v1.train``. For
         a ``torch.nn.Module``, it is called with the list of the parameters that it trains, and returns an optimizer of
-        ``torch.optim``.
+        ``torch.optim``. For a ``flax.nnx.Module``, it returns an optimizer of ``optax``.
       var_list: the trainable variables that a step trains, as in ``var_list`` of TF1's ``minimize``: a list of their
         TF1 names, in which ``*`` stands for any characters, as in ``["logits/*"]``. By default, all trainable
         variables. The port may freeze the others. A ``tf1_train_op`` decides by itself what TF1 trains.

@@ -9,6 +9,7 @@
 - `forms`: `Rearranged`, for variables that the port has in a different form, and where each element is.
 - `rnn_cells`: the name maps of TF1's recurrent cells.
 - `torch_modules`: the variables of a ``torch.nn.Module``, and the forms of its kernels.
+- `flax_modules`: the variables of a ``flax.nnx.Module``.
 - `tf1_view`: `TF1View`, the variables of a program by their TF1 names and in TF1's form.
 - `reset`: `reset_variables`.
 """

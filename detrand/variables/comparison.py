@@ -15,12 +15,18 @@ from typing import Any, NamedTuple
 
 from detrand.arguments import quote, titled_list
 from detrand.errors import ArgumentError, VariableMismatchError
-from detrand.variables.forms import Form, Rearranged, has_same_elements, is_reshaped, rearranged_form
+from detrand.variables.forms import (
+    Form,
+    Rearranged,
+    has_same_elements,
+    is_reshaped,
+    kernel_entry,
+    rearranged_form,
+)
 from detrand.variables.pairing import likeness, pair_in_order, with_own_prefix
 from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import specs_of
 from detrand.variables.spec import VariableSpec
-from detrand.variables.torch_modules import kernel_to_torch
 
 # A key is the name of a TF1 variable, or a tuple of names.
 NameMap = Mapping[Any, str | Rearranged | None] | Callable[[str], str | Rearranged | None]
@@ -123,9 +129,10 @@ def forms_of(
                 yield rearranged_form(rearranged[key], tuple((each, tf1[each]) for each in key))
         elif isinstance(other, str):
             whole = port.get(other, shape)
-            kernel = specs[other].tf1_shape if specs and other in specs else None
-            if kernel is not None and has_same_elements(shape, kernel):
-                yield rearranged_form(kernel_to_torch(other, kernel, whole), ((name, shape),))
+            spec = specs.get(other) if specs else None
+            if spec is not None and spec.from_tf1 is not None and has_same_elements(shape, spec.tf1_shape):
+                entry = kernel_entry(other, spec.tf1_shape, whole, spec.from_tf1)
+                yield rearranged_form(entry, ((name, shape),))
                 continue
             yield Form({name: shape if is_reshaped(shape, whole) else whole}, {other: whole})
 

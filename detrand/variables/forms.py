@@ -1,7 +1,8 @@
 """Forms: the ways in which elements of TF1 variables lie in the port's variables.
 
 `Rearranged` is an entry of a name map for variables that the port has in a different form. A `Form` knows where each
-element is, and converts arrays in both directions.
+element is, and converts arrays in both directions. `ModuleVariable` is a variable of a module of PyTorch or Flax, which
+knows the form of a layer's kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import tensorflow as tf
 
 from detrand.arguments import check_callable, plural, wrong_type
 from detrand.errors import ArgumentError
+from detrand.variables.spec import FromTF1
+
+_Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +194,39 @@ def rearranged_form(rearranged: Rearranged, tf1: tuple[tuple[str, Any], ...]) ->
     sources = tuple(np.where(number > 0, number - 1, size).astype(dtype) for number in found)
     ports = {name: constant.shape for name, constant in zip(rearranged.port_names, constants, strict=True)}
     return Form(dict(tf1), ports, sources, tuple(constants))
+
+
+class ModuleVariable:
+    """A variable of a module that is not TensorFlow's. Subclasses read and assign it.
+
+    Attributes:
+      name: its name in its module.
+      tf1_shape: the shape that TF1 has a kernel of a layer in; None for what both programs have in one form.
+      from_tf1: how a kernel of TF1 is rearranged; None without.
+    """
+
+    aggregation = None
+    name: str
+    shape: _Sizes
+    tf1_shape: _Sizes | None
+    from_tf1: FromTF1 | None
+
+    def numpy(self) -> np.ndarray:
+        """Return a copy of its value."""
+        raise NotImplementedError
+
+    def numpy_in_tf1(self) -> np.ndarray:
+        """Return a copy of its value in the form that TF1 has it in."""
+        if self.tf1_shape is None or self.from_tf1 is None:
+            return self.numpy()
+        entry = kernel_entry(self.name, self.tf1_shape, self.shape, self.from_tf1)
+        return rearranged_form(entry, (("", self.tf1_shape),)).to_tf1({self.name: self.numpy()}, values=True)[""]
+
+
+@functools.lru_cache(maxsize=4096)  # the same entry each time, so that its form is known
+def kernel_entry(port_name: str, tf1_shape: _Sizes, port_shape: _Sizes, from_tf1: FromTF1) -> Rearranged:
+    """Return the entry of a ``name_map`` for a kernel of a layer, given its shapes in TF1 and in the port."""
+    return Rearranged([port_name], lambda kernel: from_tf1(kernel.reshape(tf1_shape), port_shape))
 
 
 def has_same_elements(shape: Any, other: Any) -> bool:

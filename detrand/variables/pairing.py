@@ -28,7 +28,7 @@ _ROLES = {
     "gamma": ("gamma", "scale", "g"),
     "beta": ("beta", "offset"),
     "mean": ("moving_mean", "mean", "running_mean"),
-    "variance": ("moving_variance", "variance", "running_var", "moving_var"),
+    "variance": ("moving_variance", "variance", "running_var", "moving_var", "var"),
     "embeddings": ("embeddings", "embedding", "embedding_table", "embed"),
     "depthwise": ("depthwise_weights", "depthwise_kernel"),
     "pointwise": ("pointwise_weights", "pointwise_kernel"),
@@ -333,7 +333,7 @@ def _ratio(a: str, b: str) -> float:
 @functools.lru_cache(maxsize=10_000)
 def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
     """Return the letters of a name's scope, the role that its last part names, and the numbers in it."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "/")  # PyTorch has "." for "/"
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "/")  # PyTorch and Flax have "." for "/"
     scope, _, last = name.rpartition("/")
     word = re.sub(r"_?\d+$", "", last)
     layer, _, role = word.rpartition("_")

@@ -1,14 +1,14 @@
-"""Name maps for the recurrent cells of TF1, whose weights Keras and PyTorch have in another form.
+"""Name maps for the recurrent cells of TF1, whose weights Keras, PyTorch and Flax have in another form.
 
-`lstm_cell_to_keras`, `gru_cell_to_keras` and `lstm_cell_to_torch` return entries for a ``name_map``, and
-`recurrent_cells` proposes those for Keras.
+`lstm_cell_to_keras`, `gru_cell_to_keras`, `lstm_cell_to_torch` and `lstm_cell_to_flax` return entries for a
+``name_map``, and `recurrent_cells` proposes those for Keras and Flax.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,12 @@ from detrand.variables.spec import VariableSpec
 CellMap = dict[tuple[str, ...], Rearranged]
 
 _OF_KERAS = ("kernel", "recurrent_kernel", "bias")
+_OF_FLAX = ("dense_i.kernel", "dense_h.kernel", "dense_h.bias")  # of an OptimizedLSTMCell
+_GATES_OF_FLAX = (  # of an LSTMCell, in Keras's order
+    *("ii.kernel", "if_.kernel", "ig.kernel", "io.kernel"),
+    *("hi.kernel", "hf.kernel", "hg.kernel", "ho.kernel"),
+    *("hi.bias", "hf.bias", "hg.bias", "ho.bias"),
+)
 _OF_LSTM = ("kernel", "bias")
 _OF_GRU = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
 
@@ -91,6 +97,41 @@ def lstm_cell_to_torch(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     return _entries(tf1_prefix, _OF_LSTM, port_prefix, rearranged, code, [f"{port_prefix}.{name}" for name in names])
 
 
+def lstm_cell_to_flax(
+    tf1_prefix: str, port_prefix: str, forget_bias: float = 1.0, *, optimized: bool = False
+) -> CellMap:
+    """Return the entries of a ``name_map`` for a ``BasicLSTMCell`` or ``LSTMCell`` of TF1 and an LSTM cell of Flax.
+
+    ``nnx.LSTMCell`` has a kernel for each gate, and ``nnx.OptimizedLSTMCell`` one for all of them. Both have the forget
+    bias in the bias.
+
+    >>> from detrand import lstm_cell_to_flax
+    >>> list(lstm_cell_to_flax("rnn/basic_lstm_cell", "rnn.cell", optimized=True).values())[0].port_names
+    ('rnn.cell.dense_i.kernel', 'rnn.cell.dense_h.kernel', 'rnn.cell.dense_h.bias')
+
+    Args:
+      tf1_prefix: the scope of TF1's ``kernel`` and ``bias``.
+      port_prefix: the name of the cell in its module.
+      forget_bias: the ``forget_bias`` of the TF1 cell.
+      optimized: whether the cell is an ``nnx.OptimizedLSTMCell``.
+
+    Returns:
+      The entries, to be merged into a dict.
+
+    Raises:
+      ArgumentError: for an argument that cannot be used.
+    """
+    names = [f"{port_prefix}.{name}" for name in (_OF_FLAX if optimized else _GATES_OF_FLAX)]
+    bias = "" if forget_bias == 1.0 else f", forget_bias={forget_bias!r}"
+    code = f"lstm_cell_to_flax({tf1_prefix!r}, {port_prefix!r}{bias}{', optimized=True' if optimized else ''})"
+
+    def rearranged(kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
+        arrays = _lstm(kernel, bias, forget_bias)
+        return arrays if optimized else tuple(gate for each in arrays for gate in np.split(each, 4, axis=-1))
+
+    return _entries(tf1_prefix, _OF_LSTM, port_prefix, rearranged, code, names)
+
+
 def gru_cell_to_keras(tf1_prefix: str, port_prefix: str) -> CellMap:
     """Return the entries of a ``name_map`` for a ``GRUCell`` of TF1 and a Keras ``GRU(reset_after=False)``.
 
@@ -149,30 +190,33 @@ def _gru(
 def recurrent_cells(
     tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], forget_biases: Mapping[str, float] | None = None
 ) -> CellMap:
-    """Return the entries for the LSTM and GRU cells of TF1 that have a Keras layer of their sizes in the port.
+    """Return the entries for the LSTM and GRU cells of TF1 that have a layer of their sizes in a port to Keras or Flax.
 
     Of several layers of equal sizes, a cell gets the one with the most similar name, or else the first one. The forget
     bias is known for some cells, by the names of their biases; for others, it is TF1's default.
     """
-    layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for prefix, (kernel, recurrent, _) in _scopes(port, _OF_KERAS).items():
-        layers[kernel + recurrent].append(prefix)
+    layers: dict[tuple[int, ...], dict[str, Callable[..., CellMap]]] = defaultdict(dict)
+    of_gates = _GATES_OF_FLAX[0], _GATES_OF_FLAX[4]
+    for names, entries in ((_OF_KERAS, lstm_cell_to_keras), (_OF_FLAX, partial(lstm_cell_to_flax, optimized=True))):
+        for prefix, (kernel, recurrent, _) in _scopes(port, names).items():
+            layers[kernel + recurrent][prefix] = entries
+    for prefix, (kernel, recurrent) in _scopes(port, of_gates).items():
+        layers[kernel[0], 4 * kernel[1], recurrent[0], 4 * recurrent[1]][prefix] = lstm_cell_to_flax
 
-    def layer(scope: str, rows: int, units: int, width: int) -> Iterator[str]:
+    def layer(scope: str, rows: int, units: int, width: int) -> Iterator[tuple[str, Callable[..., CellMap]]]:
         fitting = layers[rows - units, width, units, width]
         if fitting:
             prefix = max(fitting, key=partial(likeness, scope))
-            fitting.remove(prefix)
-            yield prefix
+            yield prefix, fitting.pop(prefix)
 
     found: CellMap = {}
     dense = _scopes(tf1, _OF_LSTM)  # a dense layer has variables of the same names
     for scope in sorted(dense, key=lambda scope: not re.search("lstm|cell|rnn", scope.lower())):
         (rows, width), _ = dense[scope]
-        for prefix in layer(scope, rows, width // 4, width):
-            found |= lstm_cell_to_keras(scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
+        for prefix, entries in layer(scope, rows, width // 4, width):
+            found |= entries(scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
     for scope, (_, _, (rows, units), _) in _scopes(tf1, _OF_GRU).items():
-        for prefix in layer(scope, rows, units, 3 * units):
+        for prefix, _ in layer(scope, rows, units, 3 * units):
             found |= gru_cell_to_keras(scope, prefix)
     return found
 
@@ -180,9 +224,10 @@ def recurrent_cells(
 def _scopes(specs: Mapping[str, VariableSpec], names: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return the shapes of the variables with some names, for each scope that has all of them, kernels as matrices."""
     found = {}
+    separator = "." if "." in names[0] else "/"
     for name in specs:
-        scope = name.removesuffix(f"/{names[0]}")
-        members = [specs.get(f"{scope}/{each}") for each in names] if scope != name else [None]
+        scope = name.removesuffix(f"{separator}{names[0]}")
+        members = [specs.get(f"{scope}{separator}{each}") for each in names] if scope != name else [None]
         shapes = [member.shape for member in members if member is not None and member.shape is not None]
         ranks = [len(shape) == 2 for shape, each in zip(shapes, names, strict=False) if each.endswith("kernel")]
         if len(shapes) == len(names) and all(ranks):

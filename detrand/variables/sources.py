@@ -26,12 +26,15 @@ from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import quote, wrong_type
 from detrand.errors import ArgumentError
 from detrand.variables.checkpoint_files import checkpoint_specs
+from detrand.variables.flax_modules import flax_variables, is_flax_module, paths_of_modules
+from detrand.variables.forms import ModuleVariable
 from detrand.variables.spec import VariableSpec
-from detrand.variables.torch_modules import TorchVariable, is_torch_module, parts_of_module, torch_variables
+from detrand.variables.torch_modules import is_torch_module, parts_of_module, torch_variables
 
 _ACCEPTED = (
-    "a tf.Graph, a layer or model of Keras 3 or tf_keras, a tf.Module, a torch.nn.Module, a list or tuple of those or "
-    "of variables, a dict of name -> variable, the path of a name-based checkpoint, or the result of variables_of"
+    "a tf.Graph, a layer or model of Keras 3 or tf_keras, a tf.Module, a torch.nn.Module, a flax.nnx.Module, a list or "
+    "tuple of those or of variables, a dict of name -> variable, the path of a name-based checkpoint, or the result of "
+    "variables_of"
 )
 
 
@@ -50,6 +53,7 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
       - for a TensorFlow variable, its name without ``:0``; a partitioned variable counts as one variable;
       - for a Keras 3 variable, its path (``"model/dense/kernel"``);
       - for a parameter or buffer of a ``torch.nn.Module``, its name in the ``state_dict`` (``"dense.weight"``);
+      - for a variable of a ``flax.nnx.Module``, its path in the ``nnx.state`` (``"dense.kernel"``);
       - for a variable that TF1 code creates in a method decorated with `track_tf1_style_variables`, its TF1 name,
         wherever in a model that layer or module is.
 
@@ -61,9 +65,10 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
     module or list keep its order; those of a checkpoint are sorted by name.
 
     Args:
-      source: a `tf.Graph`, a layer or model of Keras 3 or tf_keras, a `tf.Module`, a `torch.nn.Module`, a list or tuple
-        of those or of variables, a dict of name -> variable or `VariableSpec`, the path of a name-based checkpoint (V1
-        or V2) or of a directory (its latest checkpoint is read), or the result of an earlier call.
+      source: a `tf.Graph`, a layer or model of Keras 3 or tf_keras, a `tf.Module`, a `torch.nn.Module`, a
+        `flax.nnx.Module`, a list or tuple of those or of variables, a dict of name -> variable or `VariableSpec`, the
+        path of a name-based checkpoint (V1 or V2) or of a directory (its latest checkpoint is read), or the result of
+        an earlier call.
 
     Returns:
       Name -> `VariableSpec`.
@@ -154,12 +159,12 @@ def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
 def spec_of(variable: Any) -> VariableSpec:
     """Return the spec of a variable of TensorFlow or Keras."""
     dtype = tf.as_dtype(variable.dtype).base_dtype.name
-    tf1_shape = variable.tf1_shape if isinstance(variable, TorchVariable) else None
-    return VariableSpec(shape_tuple(variable.shape), dtype, bool(variable.trainable), tf1_shape)
+    form = (variable.tf1_shape, variable.from_tf1) if isinstance(variable, ModuleVariable) else (None, None)
+    return VariableSpec(shape_tuple(variable.shape), dtype, bool(variable.trainable), *form)
 
 
 def assign(variable: Any, value: tf.Tensor) -> None:
-    """Assign a tensor of TensorFlow to a variable, which may be one of JAX or PyTorch."""
+    """Assign a tensor of TensorFlow to a variable, which may be one of JAX, PyTorch or Flax."""
     variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
 
 
@@ -221,6 +226,8 @@ def _weights(owner: Any) -> list[tuple[str, Any]]:
     """Return the weights of a layer or module; TF1 code's variables have their TF1 names, local ones are left out."""
     if is_torch_module(owner):
         return list(torch_variables(owner).items())
+    if is_flax_module(owner):
+        return list(flax_variables(owner).items())
     weights: list[Any] = []
     for leaf in [owner] if _is_layer(owner) else _variables_and_parts(owner):
         weights += [leaf] if _is_variable(leaf) else leaf.weights if _is_layer(leaf) else []
@@ -236,6 +243,8 @@ def parts_of(owner: Any) -> list[Any]:
     """Return all layers and modules inside a layer or module, and itself."""
     if is_torch_module(owner):
         return parts_of_module(owner)
+    if is_flax_module(owner):
+        return list(paths_of_modules(owner).values())
     if _is_layer(owner):
         parts = [*flattened_layers(owner), *getattr(owner, "submodules", ())]
         return list({id(part): part for part in parts}.values())
@@ -257,12 +266,12 @@ def _is_layer(source: Any) -> bool:
 
 
 def is_layer_or_module(source: Any) -> bool:
-    """Return whether something is a layer or model of Keras 3 or tf_keras, a tf.Module, or a torch.nn.Module."""
-    return isinstance(source, tf.Module) or _is_layer(source) or is_torch_module(source)
+    """Return whether something is a layer or model of Keras, or a module of TensorFlow, PyTorch or Flax."""
+    return isinstance(source, tf.Module) or _is_layer(source) or is_torch_module(source) or is_flax_module(source)
 
 
 def _is_variable(item: Any) -> bool:
-    return isinstance(item, (tf.Variable, TorchVariable)) or is_instance_of_loaded(item, "keras", "Variable")
+    return isinstance(item, (tf.Variable, ModuleVariable)) or is_instance_of_loaded(item, "keras", "Variable")
 
 
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:

@@ -1,13 +1,12 @@
 """The variables of a ``torch.nn.Module``: its parameters, and the buffers that its ``state_dict`` holds.
 
 `TorchVariable` has what every variable has: name, shape, dtype, trainable flag, value and assignment. Kernels of
-PyTorch's layers know the shape in which TF1 has them, and `kernel_to_torch` rearranges them. `dense_to_torch` and
-`conv_to_torch` are entries of a ``name_map`` for kernels of other modules.
+PyTorch's layers know the shape in which TF1 has them, and how they are rearranged. `dense_to_torch` and `conv_to_torch`
+are entries of a ``name_map`` for kernels of other modules.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,8 @@ import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.arguments import wrong_type
-from detrand.variables.forms import Rearranged, rearranged_form
+from detrand.variables.forms import ModuleVariable, Rearranged
+from detrand.variables.spec import FromTF1
 
 _Sizes = tuple[int, ...]
 _VARIABLES = "_detrand_variables"
@@ -28,14 +28,8 @@ def is_torch_module(source: Any) -> bool:
     return is_instance_of_loaded(source, "torch", "nn.Module") and not is_instance_of_loaded(source, "keras", "Layer")
 
 
-class TorchVariable:
-    """A parameter or a buffer of a ``torch.nn.Module``, of whichever tensor the module has under its name.
-
-    Attributes:
-      name: its name in its module.
-    """
-
-    aggregation = None
+class TorchVariable(ModuleVariable):
+    """A parameter or a buffer of a ``torch.nn.Module``, of whichever tensor the module has under its name."""
 
     def __init__(self, owner: Any, name: str):
         self._owner, self.name = owner, name
@@ -46,14 +40,19 @@ class TorchVariable:
         return getattr(self._owner, self.name)
 
     @property
-    def shape(self) -> _Sizes:
+    def shape(self) -> _Sizes:  # type: ignore[override]
         """Its shape in PyTorch."""
         return tuple(self.tensor.shape)
 
     @property
-    def tf1_shape(self) -> _Sizes | None:
+    def tf1_shape(self) -> _Sizes | None:  # type: ignore[override]
         """The shape that TF1 has a kernel of a layer in; None for what both programs have in one form."""
         return _tf1_shape(self._owner) if self.name == "weight" else None
+
+    @property
+    def from_tf1(self) -> FromTF1 | None:  # type: ignore[override]
+        """How a kernel of TF1 is rearranged; None without."""
+        return None if self.tf1_shape is None else _rearranged
 
     @property
     def dtype(self) -> str:
@@ -68,13 +67,6 @@ class TorchVariable:
     def numpy(self) -> np.ndarray:
         """Return a copy of its value."""
         return np.copy(self.tensor.detach().numpy())
-
-    def numpy_in_tf1(self) -> np.ndarray:
-        """Return a copy of its value in the form that TF1 has it in."""
-        if self.tf1_shape is None:
-            return self.numpy()
-        form = rearranged_form(kernel_to_torch(self.name, self.tf1_shape, self.shape), (("", self.tf1_shape),))
-        return form.to_tf1({self.name: self.numpy()}, values=True)[""]
 
     def assign(self, value: Any) -> None:
         """Copy an array into its tensor."""
@@ -118,18 +110,11 @@ def _tf1_shape(layer: Any) -> _Sizes | None:
     return None
 
 
-@functools.lru_cache(maxsize=4096)  # the same entry each time, so that its form is known
-def kernel_to_torch(port_name: str, tf1_shape: _Sizes, port_shape: _Sizes) -> Rearranged:
-    """Return the entry of a ``name_map`` for a kernel of PyTorch, given its shapes in TF1 and in the port."""
-
-    def rearranged(kernel: np.ndarray) -> np.ndarray:
-        kernel = kernel.reshape(tf1_shape)
-        sizes = range(kernel.ndim - 2)
-        if kernel.transpose(-1, -2, *sizes).shape == port_shape:
-            return kernel.transpose(-1, -2, *sizes)
-        return kernel.transpose(-2, -1, *sizes).reshape(port_shape)  # depthwise
-
-    return Rearranged([port_name], rearranged)
+def _rearranged(kernel: np.ndarray, port_shape: _Sizes) -> np.ndarray:
+    sizes = range(kernel.ndim - 2)
+    if kernel.transpose(-1, -2, *sizes).shape == port_shape:
+        return kernel.transpose(-1, -2, *sizes)
+    return kernel.transpose(-2, -1, *sizes).reshape(port_shape)  # depthwise
 
 
 def dense_to_torch(port_name: str, flattened: Sequence[int] = ()) -> Rearranged:

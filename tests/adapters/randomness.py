@@ -183,6 +183,11 @@ def torch() -> Any:
     return importlib.import_module("torch")
 
 
+def nnx() -> Any:
+    """Return Flax, which need not be installed."""
+    return importlib.import_module("flax.nnx")
+
+
 def jax() -> Any:
     """Return JAX, which need not be installed."""
     return importlib.import_module("jax")
@@ -471,6 +476,16 @@ TABLE = (
             "jax.jit": Recorded(
                 lambda: jax().jit(lambda key: 1 + jax().random.bits(key))(jax().random.key(3)), ("jax.random.bits",)
             ),
+        },
+    ),
+    Row(
+        "``nnx.Rngs`` of Flax in the program's own code: methods that draw other than normal and uniform numbers",
+        RECORDED,
+        "Nothing for ``rngs.normal``, ``rngs.uniform`` and ``nnx.Dropout``, which are controlled. Else draw with "
+        ":doc:`detrand.philox <philox>`. Initial values of Flax's layers, which come from keys, are not seen.",
+        {
+            "Rngs": Recorded(lambda: nnx().Rngs(3).bernoulli(0.5, (2,)), ("nnx.Rngs.bernoulli",)),
+            "stream": Recorded(lambda: nnx().Rngs(3).noise.gumbel((2,)), ("nnx.Rngs.gumbel",)),
         },
     ),
     Row(

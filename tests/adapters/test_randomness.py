@@ -17,8 +17,11 @@ v1 = tf.compat.v1
 
 
 def marks(row):
+    packages = {"torch": "torch", "jax": "jax", "nnx": "flax"}
     missing = [
-        name for name in ("torch", "jax") if f"``{name}." in row.source and not keras3_process.is_installed(name)
+        package
+        for name, package in packages.items()
+        if f"``{name}." in row.source and not keras3_process.is_installed(package)
     ]
     return [pytest.mark.skip(reason=f"{name} is not installed") for name in missing]
 

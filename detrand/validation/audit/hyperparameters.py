@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import (
     hyperparameters_of_tf1_optimizer,
@@ -470,7 +471,7 @@ _IGNORED = ("use_locking", "use_own_namescope_for_non_slot_vars")  # of TF1: the
 
 
 def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
-    """Return the hyperparameters of an optimizer of ``tf.compat.v1.train``, Keras 3, tf_keras or PyTorch.
+    """Return the hyperparameters of an optimizer of ``tf.compat.v1.train``, Keras 3, tf_keras, PyTorch or optax.
 
     A learning rate that follows a schedule is left out: its value is compared in each step.
 
@@ -483,18 +484,23 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
         given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
     elif is_torch_optimizer(optimizer):
         given = hyperparameters_of_torch_optimizer(optimizer)
+    elif isinstance(optimizer, OptaxOptimizer):
+        given = {name.replace("initial_rms", "initial rms"): each for name, each in optimizer.hyperparameters.items()}
     else:
         given = _config_of(optimizer)
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}
-    kind = type(optimizer)
+    kind = optimizer.kind if isinstance(optimizer, OptaxOptimizer) else type(optimizer).__name__
     if not is_own(optimizer):
-        implied = {"kind": kind.__name__.removesuffix("Optimizer"), **_IMPLIED.get(kind.__name__, {})}
+        of_kind = {} if isinstance(optimizer, OptaxOptimizer) else _IMPLIED.get(kind, {})
+        implied = {"kind": kind.removesuffix("Optimizer"), **of_kind}
         given = {**dict.fromkeys(_ONLY_IN_KERAS), **given, **implied}
     return {(OPTIMIZER, name): value for name, value in _known_values(given) if name not in _IGNORED}
 
 
 def is_own(optimizer: Any) -> bool:
     """Return whether an optimizer is of a user's class, which may do anything."""
+    if isinstance(optimizer, OptaxOptimizer):
+        return not optimizer.kind
     return type(optimizer).__module__.partition(".")[0] not in ("tensorflow", "keras", "tf_keras", "torch")
 
 

@@ -30,7 +30,7 @@ from detrand.validation.training.penalties import with_penalties
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, lines_of_optimizer, make_port_optimizer
 from detrand.validation.training.probe import (
     APPLIED,
-    EPSILON_IN_TORCH,
+    EPSILON_OF_ADAM,
     RATE,
     SIZES,
     InPort,
@@ -182,15 +182,16 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
         in_gradients, line = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
         if in_gradients:
             changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
-        if corrects_before_epsilon(optimizer):
-            changes[EPSILON_IN_TORCH] = True
+        if whose := corrects_before_epsilon(optimizer):
+            changes[EPSILON_OF_ADAM] = True
         changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
         if rates_differ:
             changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
         needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     except Exception:  # an optimizer may be made for the model's variables only
         return Needed()
-    causes = {APPLIED: Cause(in_gradients, _WITH_APPLIED, line), EPSILON_IN_TORCH: Cause(EPSILON_IN_TORCH, _WITH_VALUE)}
+    causes = {APPLIED: Cause(in_gradients, _WITH_APPLIED, line)}
+    causes |= {EPSILON_OF_ADAM: Cause(f"{whose}'s {EPSILON_OF_ADAM}", _WITH_VALUE)} if whose else {}
     causes |= {name: of_hyperparameter(each)._replace(confirmed=_WITH_VALUE) for name, each in audited.items()}
     return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
 

@@ -49,7 +49,7 @@ def _created(details: str, places: Sequence[Place]) -> Found:
 
 _NO_VARIABLES = (
     "No variables of the port were found. Variables in the closure of a plain function cannot be found: return a Keras "
-    "layer, a model, a tf.Module or a torch.nn.Module that owns them."
+    "layer, a model, a tf.Module, a torch.nn.Module or a flax.nnx.Module that owns them."
 )
 
 
@@ -122,7 +122,8 @@ def _names_differ(found: FoundNames, proof: str, equal: str, reshaped: Sequence[
     The proof that the pairs are right is empty if there is none.
     """
     pairs = found.pairs
-    names = {name: other for name, other in pairs.names.items() if name != other}
+    of_cells = {name for key in found.cells for name in key}
+    names = {name: other for name, other in pairs.names.items() if name != other and name not in of_cells}
     proposal = NameMapProposal(
         {**found.cells, **names},
         pairs.doubts,

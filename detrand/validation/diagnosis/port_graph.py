@@ -43,7 +43,7 @@ from detrand.validation.noise.graph_rewrites import node_of
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
-from detrand.validation.programs.outcome import RunConfig, UntracedPortError
+from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, built_port, functions_as_written, port_scope
 from detrand.validation.programs.upstream import input_ops, name_of, op_of
 from detrand.variables.tf1_view import Shapes, TF1View
@@ -56,14 +56,8 @@ _NODE_IN_TEXT = re.compile(r"\{\{node ([^}]+)\}\}")  # as an import calls the op
 def traced_port(
     migration: Migration, config: RunConfig, tf1_shapes: Shapes, initial: Mapping[str, np.ndarray] | None
 ) -> TracedPort:
-    """Return a new port in a run config, with the values of its variables, as its framework traces it.
-
-    Raises:
-      UntracedPortError: if the framework does not trace ports.
-    """
+    """Return a new port in a run config, with the values of its variables, as its framework traces it."""
     port = built_port(migration, config, tf1_shapes)[0]
-    if port.framework.untraced:
-        raise UntracedPortError(port.framework.untraced)
 
     def compute(run: Callable[..., Any]) -> Any:
         with port_scope(migration, config) as tool:

@@ -131,6 +131,10 @@ _REMEDIES = (
         "in step t, from 1 on, set the epsilon of PyTorch's Adam to TF1's / sqrt(1 - beta_2**t), in a step_pre_hook",
     ),
     (
+        r"optax's Adam adds epsilon after .+",
+        "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))",
+    ),
+    (
         r"only TF1 keeps moving averages of the weights.*decay (.+)\)",
         r"pass use_ema=True, ema_momentum=\1 to the port's optimizer",
     ),

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.arguments import and_more
+from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.loops import iteration_of
@@ -242,10 +243,17 @@ class _Search:
             alike[each.name, each.tf1, each.port].append(each)
         for (name, tf1_value, port_value), group in alike.items():
             found: dict[str, list[tuple[TracedOp, Substitution]]] = {}
+            values = [(port_value, tf1_value), *_factors(name, port_value, tf1_value)]
             for each in group:
                 layers = {each.of, *self._port.layers_of(each.of)}
-                numbers = [(op, what) for op in self._all_ops for what in _numbers(op, port_value) if is_in(op, layers)]
-                sets = [(op, self._set([op], what, tf1_value)) for op, what in numbers]
+                numbers = [
+                    (op, what, value)
+                    for op in self._all_ops
+                    for number, value in values
+                    for what in _numbers(op, number)
+                    if is_in(op, layers)
+                ]
+                sets = [(op, self._set([op], what, value)) for op, what, value in numbers]
                 found[each.of] = [(op, substitution) for op, substitution in sets if substitution is not None]
             set_in = {of: pairs for of, pairs in found.items() if pairs}
             if not set_in:
@@ -717,6 +725,16 @@ def _of_hyperparameter(state: TraceComparison, trial: Trial) -> Divergence:
         count=trial.count,
         hyperparameter=each,
     )
+
+
+def _factors(name: str, port: str, tf1: str) -> list[tuple[str, str]]:
+    """Return the factors by which dropouts with two rates multiply what they keep, as texts; none for other names."""
+    try:
+        rates = [float(each) for each in (port, tf1)] if name == RATE else []
+    except ValueError:
+        rates = []
+    factors = [f"{1 / (1 - rate):.9g}" for rate in rates if 0 < rate < 1]
+    return [(factors[0], factors[1])] if len(factors) == 2 else []
 
 
 def _numbers(op: TracedOp, text: str) -> Iterator[str]:

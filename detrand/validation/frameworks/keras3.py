@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -26,11 +27,6 @@ class KerasBackend(Framework):
             f"Keras runs on {backend}, where only layers show hyperparameters; KERAS_BACKEND=tensorflow shows those of "
             "ops, too"
         )
-        if not self._is_torch:
-            self.untraced = (
-                f"Keras runs on {backend}, where the ops of a port are not traced; KERAS_BACKEND=tensorflow shows "
-                "them, and their lines"
-            )
         self.why_no_strategy = (
             f"runs on the {backend} backend of Keras, and a strategy has replicas on TensorFlow only; leave out "
             "strategy"
@@ -53,7 +49,14 @@ class KerasBackend(Framework):
         view: TF1View,
         line_of: Callable[[Any], str],
     ) -> TracedPort | None:
-        """Return a model on PyTorch as a port whose ops can be watched."""
+        """Return a model as a port whose ops can be watched."""
+        if not self._is_torch:
+            from detrand.validation.frameworks.jax_trace import JaxTrace
+
+            layers = [(getattr(each, "path", None) or each.name, each) for each in parts_of(model)]
+            of_view = {part.path: part for part in view.parts}
+            of_view |= {f"{part.path}_{n}": part for n, part in enumerate(view.parts) if of_view[part.path] is not part}
+            return JaxTrace(layers, compute, view, line_of, of_view, _value_of, partial(_called_with, of_view))
         from detrand.validation.frameworks.torch_trace import TorchTrace
 
         paths = {id(each): getattr(each, "path", None) or each.name for each in parts_of(model)}
@@ -75,6 +78,18 @@ def array_of(leaf: Any) -> Any:
     """Return a tensor or variable of the backend as an array; anything else as it is."""
     is_tensor = isinstance(leaf, keras.Variable) or keras.ops.is_tensor(leaf)
     return keras.ops.convert_to_numpy(leaf) if is_tensor else leaf
+
+
+def _value_of(variable: Any) -> Any:
+    return variable.value
+
+
+def _called_with(
+    variables: Mapping[str, Any], model: Callable[..., Any], batch: Sequence[Any], values: Mapping[str, Any]
+) -> Any:
+    """Call a model with values in place of its variables' own."""
+    with keras.StatelessScope(state_mapping=[(variables[path], value) for path, value in values.items()]):
+        return model(*batch)
 
 
 def _on_torch(compute: Compute, trained: Sequence[Any], variables: Sequence[Any]) -> tuple[Any, list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import takes_inputs_in_a_list, underlying_variable
 from detrand.errors import ComparisonError
 from detrand.validation.frameworks.traces import TracedPort
@@ -23,14 +24,13 @@ class Framework:
 
     Attributes:
       no_graph: why a port has no graph of TensorFlow, in which its hyperparameters are found; empty if it has one.
-      untraced: why the ops of a port cannot be watched; empty if they can.
       remedy: how to find out which op differs if that is not known.
       why_no_strategy: why a strategy has no replicas on it; empty if it has.
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
     """
 
-    no_graph = untraced = remedy = why_no_strategy = why_no_policy = ""
+    no_graph = remedy = why_no_strategy = why_no_policy = ""
     draws_initial_values = True
 
     def check(self, model: Any) -> None:
@@ -116,8 +116,13 @@ class Framework:
     def check_optimizer(self, optimizer: Any) -> None:
         """Raise a `ComparisonError` unless an optimizer can update variables of the framework."""
         if not hasattr(optimizer, "apply_gradients"):
+            package, module = (
+                ("optax", "flax.nnx.Module")
+                if isinstance(optimizer, OptaxOptimizer)
+                else ("PyTorch", "torch.nn.Module")
+            )
             raise ComparisonError(
-                f"port_optimizer returned {type(optimizer).__name__} of PyTorch, but the port is no torch.nn.Module. "
+                f"port_optimizer returned {type(optimizer).__name__} of {package}, but the port is no {module}. "
                 "Return an optimizer of Keras 3, tf_keras or tf.compat.v1.train"
             )
 

@@ -258,8 +258,10 @@ def gradients_of(loss: Any, tensors: Sequence[Any]) -> list[Any]:
 
 def parameters_of(variables: Sequence[Any]) -> list[Any]:
     """Return the parameters that some variables are; an example if there are none, or they are of another framework."""
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        return []
     tensors = [variable.tensor for variable in variables if isinstance(variable, TorchVariable)]
     return tensors or [torch.nn.Parameter(torch.zeros(1))]
 

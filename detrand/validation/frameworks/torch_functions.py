@@ -9,7 +9,6 @@ that are one op without attributes.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+
+from detrand.validation.frameworks.windows import (
+    as_attribute,
+    dilated,
+    of_axes,
+    padding_of,
+    padding_text,
+    same,
+    several,
+)
 
 F = torch.nn.functional
 
@@ -85,7 +94,6 @@ TYPES = {
     **{"index_select": "GatherV2", "one_hot": "OneHot", "argmax": "ArgMax", "argmin": "ArgMin", "cumsum": "Cumsum"},
     **{"pixel_shuffle": "DepthToSpace", "pixel_unshuffle": "SpaceToDepth", "setitem": "TensorScatterUpdate"},
 }
-COPIES = {"Identity", "Cast", "StopGradient"}
 # Functions that draw random numbers.
 DRAWS = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "multinomial"}
 
@@ -287,63 +295,21 @@ def _batch_norm(
     )
 
 
-# Padding.
-
-
-def _of_axes(text: str, count: int) -> list[int]:
-    """Return the sizes of an attribute, such as the strides ``[1, 2, 2, 1]``, along the axes of an image."""
-    return list(ast.literal_eval(text))[1:-1][-count:]
-
-
-def _as_attribute(sizes: Any, count: int) -> str:
-    """Return sizes along the axes of an image as the text of an attribute; TF1 adds an axis to sequences."""
-    sizes = _several(sizes, count)
-    return str([1, *([1] if count == 1 else []), *sizes, 1])
-
-
-def _several(sizes: Any, count: int) -> list[int]:
-    found = [sizes] if isinstance(sizes, int) else list(sizes)
-    return found * count if len(found) == 1 else found
-
-
-def _same(sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return what TF1's SAME adds before and after the elements of each axis, for windows with their dilation."""
-    totals = [max((math.ceil(n / s) - 1) * s + w - n, 0) for n, w, s in zip(sizes, windows, strides, strict=True)]
-    return [(total // 2, total - total // 2) for total in totals]
+# Convolutions, pooling and resizing.
 
 
 def _padding_text(
     padding: Any, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int], *, counts: bool = False
 ) -> str:
-    """Return what PyTorch's padding is called in TF1: ``SAME``, ``VALID``, or else how much it is."""
+    """Return what PyTorch's padding is called in TensorFlow, or else how much it is."""
     if isinstance(padding, str):
         return padding.upper()
-    amounts = _several(padding, len(sizes))
-    if not any(amounts):
-        return "VALID"
-    if [(each, each) for each in amounts] == _same(sizes, windows, strides) and not counts:
-        return "SAME"
-    return f"({', '.join(map(str, amounts))}) at both ends{' that count' if counts else ''}"
-
-
-def _padding_of(
-    text: str, sizes: Sequence[int], windows: Sequence[int], strides: Sequence[int]
-) -> list[tuple[int, int]]:
-    if text == "SAME":
-        return _same(sizes, windows, strides)
-    amounts = [0] * len(sizes) if text == "VALID" else [int(each) for each in re.findall(r"\d+", text)]
-    return [(each, each) for each in amounts]
+    ends = [(each, each) for each in several(padding, len(sizes))]
+    return padding_text(ends, sizes, windows, strides, counts=counts)
 
 
 def _padded(x: Any, padding: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
     return F.pad(x, [each for pair in reversed(padding) for each in pair], value=value)
-
-
-def _windows(sizes: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    return [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
-
-
-# Convolutions, pooling and resizing.
 
 
 def _convolution(count: int) -> Callable[..., Any]:
@@ -360,17 +326,17 @@ def _convolution(count: int) -> Callable[..., Any]:
         groups: int = 1,
     ) -> Any:
         def convolved(of: Attributes, x: Any, kernel: Any) -> Any:
-            strides, dilations = (_of_axes(of[name], count) for name in ("strides", "dilations"))
-            windows = _windows(kernel.shape[2:], dilations)
-            padding = _padding_of(of["padding"], x.shape[2:], windows, strides)
+            strides, dilations = (of_axes(of[name], count) for name in ("strides", "dilations"))
+            windows = dilated(kernel.shape[2:], dilations)
+            padding = padding_of(of["padding"], x.shape[2:], windows, strides)
             return function(_padded(x, padding), kernel, None, strides, 0, dilations, groups)
 
         is_depthwise = groups == input.shape[1] > 1
-        windows = _windows(weight.shape[2:], _several(dilation, count))
+        windows = dilated(weight.shape[2:], several(dilation, count))
         attributes = {
-            "strides": _as_attribute(stride, count),
-            "padding": _padding_text(padding, input.shape[2:], windows, _several(stride, count)),
-            "dilations": _as_attribute(dilation, count),
+            "strides": as_attribute(stride, count),
+            "padding": _padding_text(padding, input.shape[2:], windows, several(stride, count)),
+            "dilations": as_attribute(dilation, count),
         }
         op_type = "DepthwiseConv2dNative" if is_depthwise else "Conv3D" if count == 3 else "Conv2D"
         layouts = {0: CHANNELS, 1: DEPTHWISE if is_depthwise else KERNEL, -1: CHANNELS}
@@ -398,18 +364,18 @@ def _transposed(count: int) -> Callable[..., Any]:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Any:
-        strides, amounts = _several(stride, count), _several(padding, count)
-        extra, windows = _several(output_padding, count), _windows(weight.shape[2:], _several(dilation, count))
+        strides, amounts = several(stride, count), several(padding, count)
+        extra, windows = several(output_padding, count), dilated(weight.shape[2:], several(dilation, count))
         sizes = [
             (n - 1) * s + w - 2 * p + e
             for n, s, w, p, e in zip(input.shape[2:], strides, windows, amounts, extra, strict=True)
         ]
 
         def convolved(of: Attributes, kernel: Any, x: Any) -> Any:
-            strides = _of_axes(of["strides"], count)
+            strides = of_axes(of["strides"], count)
             whole = function(x, kernel, None, strides, 0, 0, groups, dilation)
             if of["padding"] == "SAME":
-                cropped = _same(sizes, windows, strides)
+                cropped = same(sizes, windows, strides)
             elif of["padding"] == "VALID":
                 cropped = [(0, 0)] * count
             else:
@@ -420,13 +386,13 @@ def _transposed(count: int) -> Callable[..., Any]:
             return whole
 
         ends = [(p, p - e) for p, e in zip(amounts, extra, strict=True)]
-        if ends == _same(sizes, windows, strides):
+        if ends == same(sizes, windows, strides):
             text = "SAME"
         elif not any(amounts):
             text = "VALID"
         else:
             text = f"({', '.join(map(str, amounts))}) at both ends"
-        attributes = {"strides": _as_attribute(stride, count), "padding": text}
+        attributes = {"strides": as_attribute(stride, count), "padding": text}
         op_type = "Conv3DBackpropInputV2" if count == 3 else "Conv2DBackpropInput"
         layouts = {0: KERNEL, 1: CHANNELS, -1: CHANNELS}
         found = step(op_type, convolved, weight, input, attributes=attributes, layouts=layouts)
@@ -449,8 +415,8 @@ def _max_pool(count: int) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         def pooled(of: Attributes, x: Any) -> Any:
-            size, strides = (_of_axes(of[name], count) for name in ("ksize", "strides"))
-            padding = _padding_of(of["padding"], x.shape[2:], size, strides)
+            size, strides = (of_axes(of[name], count) for name in ("ksize", "strides"))
+            padding = padding_of(of["padding"], x.shape[2:], size, strides)
             return function(_padded(x, padding, -math.inf), size, strides)
 
         return step(
@@ -477,8 +443,8 @@ def _average_pool(count: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
     ) -> Any:
         def pooled(of: Attributes, x: Any) -> Any:
-            size, strides = (_of_axes(of[name], count) for name in ("ksize", "strides"))
-            padding = _padding_of(of["padding"], x.shape[2:], size, strides)
+            size, strides = (of_axes(of[name], count) for name in ("ksize", "strides"))
+            padding = padding_of(of["padding"], x.shape[2:], size, strides)
             means = function(_padded(x, padding), size, strides)
             if "that count" in of["padding"]:
                 return means
@@ -494,15 +460,15 @@ def _average_pool(count: int) -> Callable[..., Any]:
 def _pooling(
     input: Any, count: int, kernel_size: Any, stride: Any, padding: Any, *, counts: bool = False
 ) -> dict[str, str]:
-    size = _several(kernel_size, count)
-    strides = _several(stride, count) if stride else size
+    size = several(kernel_size, count)
+    strides = several(stride, count) if stride else size
     text = _padding_text(padding, input.shape[2:], size, strides, counts=counts)
-    return {"ksize": _as_attribute(size, count), "strides": _as_attribute(strides, count), "padding": text}
+    return {"ksize": as_attribute(size, count), "strides": as_attribute(strides, count), "padding": text}
 
 
 def _global_average_pool(step: Step, input: Any, output_size: Any) -> Any:
     axes = tuple(range(2, input.dim()))
-    if _several(output_size, len(axes)) != [1] * len(axes):
+    if several(output_size, len(axes)) != [1] * len(axes):
         raise NotImplementedError
     layouts = _IMAGES
     return step("Mean", lambda x, axes: torch.mean(x, axes, keepdim=True), input, Axes(axes), layouts=layouts)
@@ -520,7 +486,7 @@ def _interpolate(
 ) -> Any:
     types = {"nearest": "ResizeNearestNeighbor", "bilinear": "ResizeBilinear", "nearest-exact": "ResizeNearestNeighbor"}
     count = input.dim() - 2
-    sizes = _several(size, count) if size is not None else []
+    sizes = several(size, count) if size is not None else []
     if size is None:
         factors = [scale_factor] * count if isinstance(scale_factor, (int, float)) else scale_factor
         sizes = [int(n * factor) for n, factor in zip(input.shape[2:], factors, strict=True)]

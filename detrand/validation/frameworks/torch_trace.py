@@ -29,7 +29,6 @@ from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, user_site
 from detrand.validation.frameworks.torch_functions import (
     CHANNELS,
-    COPIES,
     DEPTHWISE,
     DRAWS,
     KERNEL,
@@ -39,17 +38,17 @@ from detrand.validation.frameworks.torch_functions import (
     Axes,
 )
 from detrand.validation.frameworks.traces import (
-    MOST_ELEMENTS,
+    CONSTANT,
+    INPUT,
     NOTHING,
+    READ,
     Edge,
+    RecordedPort,
     Substitution,
     Trace,
     TracedOp,
-    TracedPort,
-    text_of_constant,
-    values_of,
+    constants_of,
 )
-from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import TF1View
 
 _OF_KERAS = keras3_random.draws("torch")["dropout"]
@@ -58,7 +57,7 @@ _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
 _CASTS = {name for name, op_type in TYPES.items() if op_type == "Cast"}
-_INPUT, _READ, _CONSTANT, _DRAWN = "Placeholder", "ReadVariableOp", "Const", "RandomUniform"
+_DRAWN = "RandomUniform"
 _MOVED = {"Transpose", "Reshape", "MatMul", "BatchMatMulV2", "Einsum", "GatherV2"}  # which keep no order of axes
 
 
@@ -174,7 +173,7 @@ class _Recorder(TorchFunctionMode):
         self.calls.append(_Call(name, op_type, str(UNKNOWN), outputs=(name,)))
         self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
         array = _array(tensor)
-        self.arrays[name] = array.astype(np.float32) if op_type == _READ and array.dtype.kind == "f" else array
+        self.arrays[name] = array.astype(np.float32) if op_type == READ and array.dtype.kind == "f" else array
 
     def name_of(self, tensor: Any) -> str:
         """Return the name of a tensor, which is a constant if no op has computed it."""
@@ -326,7 +325,7 @@ class _Recorder(TorchFunctionMode):
         return f"{name}_{number}" if number else name
 
     def _constant(self, name: str, array: np.ndarray) -> str:
-        self.calls.append(_Call(name, _CONSTANT, str(UNKNOWN), outputs=(name,)))
+        self.calls.append(_Call(name, CONSTANT, str(UNKNOWN), outputs=(name,)))
         self.arrays[name] = array
         self._constants.add(name)
         return name
@@ -381,11 +380,10 @@ class _Layers:
         return self._paths[id(layer)], f"{made}, called at {line}" if made and made != line else line
 
 
-class TorchTrace(TracedPort):
+class TorchTrace(RecordedPort):
     """A module with the values of its variables.
 
     Attributes:
-      outputs: the names of the tensors that are outputs, by the outputs' paths.
       whole: the calls of functions that are one op, because their steps do not have these arguments or results.
     """
 
@@ -409,7 +407,8 @@ class TorchTrace(TracedPort):
           paths: the names of the layers, by their ids.
           variables: the variables by name, each as a part of the view, and as a tensor.
         """
-        self._compute, self._view, self._variables = compute, view, variables
+        super().__init__(view, {path: part for path, (part, _) in variables.items()})
+        self._compute, self._variables = compute, variables
         self._plan, self._layers = _Plan(), _Layers(paths, line_of)
         self._as_written = {
             path: _array(leaf)
@@ -418,10 +417,7 @@ class TorchTrace(TracedPort):
         }
         tensors = [*module.parameters(), *module.buffers()]
         self._dtypes = [(tensor, tensor.dtype) for tensor in tensors]
-        self._edges_of: dict[str, list[Edge]] = {}
-        self.outputs: dict[str, str] = {}
         self._layouts: dict[str, str] = {}
-        self.ops: dict[str, TracedOp] = {}
         recorder = self._recorded(NOTHING)
         self._plan.is_decided = True
         self.whole = frozenset(self._plan.whole)
@@ -429,75 +425,26 @@ class TorchTrace(TracedPort):
         self._raw = {name: array.shape for name, array in recorder.arrays.items()}
         self._layouts = _layouts(recorder.calls, recorder.arrays, self.outputs.values())
         self._calls = {call.name: call for call in recorder.calls}
-        self._constants = {call.name for call in recorder.calls if call.type == _CONSTANT}
-        arrays = self._shown(recorder.arrays)
-        self._arrays = arrays
-        copies = _copies(recorder.calls, arrays)
-        self.ops = {call.name: self._op(call, is_copy=call.name in copies) for call in recorder.calls}
-        self._watched = _watched(self.ops, arrays)
-        for op in self.ops.values():
-            for position, name in enumerate(op.inputs):
-                self._edges_of.setdefault(name, []).append((op.name, position))
-        self._inputs = tuple(call.name for call in recorder.calls if call.type == _INPUT)
+        self.constants = {call.name for call in recorder.calls if call.type == CONSTANT}
+        self.arrays = self._shown(recorder.arrays)
+        copies = _copies(recorder.calls, self.arrays)
+        self.complete({call.name: self._op(call, is_copy=call.name in copies) for call in recorder.calls})
 
     def run(self, substituted: Substitution = NOTHING) -> Trace:
         """Run the module with what is substituted, and return its trace."""
         if substituted == NOTHING:
-            arrays = dict(self._arrays)
-        else:
-            try:
-                recorder = self._recorded(substituted)
-            except RuntimeError as error:  # shapes that do not fit
-                raise ValueError(str(error)) from error
-            if [call.name for call in recorder.calls] != list(self.ops):
-                raise ValueError("the module runs other ops with these values")
-            arrays = self._shown(recorder.arrays)
-        for (op, position), value in substituted.edges.items():
-            tensor = self.ops[op].inputs[position]
-            if all(edge in substituted.edges for edge in self._edges_of[tensor]):
-                arrays[tensor] = value
-        arrays |= {self.outputs[path]: value for path, value in substituted.outputs.items()}
-        watched = {name: array for name, array in arrays.items() if name in self._watched}
-        values = values_of(watched, self.outputs.values())
-        trace = Trace(self.ops, self.outputs, values, self._inputs, self._reads())
-        return trace.of_outputs(self.outputs)
+            return self.trace_of(self.arrays, substituted)
+        try:
+            recorder = self._recorded(substituted)
+        except RuntimeError as error:  # shapes that do not fit
+            raise ValueError(str(error)) from error
+        if [call.name for call in recorder.calls] != list(self.ops):
+            raise ValueError("the module runs other ops with these values")
+        return self.trace_of(self._shown(recorder.arrays), substituted)
 
     def outputs_as_written(self) -> dict[str, np.ndarray]:
         """Return the outputs that the module computes in its own dtypes, by path."""
         return self._as_written
-
-    def edges_of(self, tensor: str) -> list[Edge]:
-        """Return the inputs of ops that a tensor is."""
-        return self._edges_of.get(tensor, [])
-
-    def paths_of(self, tensor: str) -> list[str]:
-        """Return the paths of the outputs that a tensor is."""
-        return [path for path, name in self.outputs.items() if name == tensor]
-
-    def dtype(self, tensor: str) -> np.dtype:
-        """Return the dtype of a tensor."""
-        dtype = self._arrays[tensor].dtype
-        return np.dtype(np.float64) if dtype.kind == "f" else dtype
-
-    def fitted(self, array: np.ndarray, tensor: str) -> np.ndarray:
-        """Return an array in the dtype of a tensor, and in its shape if that has as many elements."""
-        like = self._arrays[tensor]
-        return array.reshape(like.shape if like.size == array.size else array.shape).astype(self.dtype(tensor))
-
-    def constant(self, tensor: str) -> np.ndarray | None:
-        """Return the array that a tensor is, if it is a constant."""
-        return self._arrays[tensor] if tensor in self._constants else None
-
-    def layers_of(self, scope: str) -> set[str]:
-        """Return the module's own scopes of the variables that are in a scope in TF1."""
-        names = [own for name, own in self._view.own_names.items() if name.startswith(f"{scope}/")]
-        return {name.replace(".", "/").rpartition("/")[0] for own in names for name in own} - {""}
-
-    def line_of_update(self, variable: str) -> str:
-        """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
-        names = {name for name, of_tf1 in self._reads().items() if of_tf1 == variable}
-        lines = [op.line for op in self.ops.values() if not names.isdisjoint(op.inputs) and op.line != str(UNKNOWN)]
-        return lines[-1] if lines else ""
 
     def _recorded(self, substituted: Substitution) -> _Recorder:
         """Run the module in float64, and return what it has run."""
@@ -510,9 +457,9 @@ class TorchTrace(TracedPort):
             batch = _mapped(lambda each: each.double() if each.is_floating_point() else each, tuple(batch))
             recorder.drawn = drawn
             for number, tensor in enumerate(_tensors(batch)):
-                recorder.give(tensor, f"input_{number}" if number else "input", _INPUT)
+                recorder.give(tensor, f"input_{number}" if number else "input", INPUT)
             for path, (_, tensor) in self._variables.items():
-                recorder.give(tensor, path, _READ)
+                recorder.give(tensor, path, READ)
             with recorder.watched():
                 return model(*batch)
 
@@ -524,16 +471,6 @@ class TorchTrace(TracedPort):
         leaves = leaves_by_path(outputs)
         self.outputs = {path: recorder.name_of(leaf) for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
         return recorder
-
-    def _reads(self) -> dict[str, str]:
-        """Return the TF1 names of the variables that have the form of TF1's, by the names of the ops that read them."""
-        names = {n: self._view.names_of(n) for n in range(len(self._view.parts))}
-        of_part = {
-            id(self._view.parts[n]): of[0]
-            for n, of in names.items()
-            if len(of) == 1 == len(self._view.positions[of[0]])
-        }
-        return {path: of_part[id(part)] for path, (part, _) in self._variables.items() if id(part) in of_part}
 
     def _shown(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return arrays in the layouts of TF1."""
@@ -555,16 +492,15 @@ class TorchTrace(TracedPort):
 
     def _op(self, call: _Call, *, is_copy: bool) -> TracedOp:
         """Return what a trace has of a call."""
-        constants = {}
+        arrays = {}
         for position, name in enumerate(call.inputs):
-            array = call.numbers.get(position, self._arrays[name] if name in self._constants else None)
+            array = call.numbers.get(position, self.arrays[name] if name in self.constants else None)
             if position in call.axes and self._layouts.get(call.inputs[0]) == CHANNELS and array is not None:
                 last = len(self._raw[call.inputs[0]]) - 1
                 array = np.sort([0 if axis == 0 else last if axis == 1 else axis - 1 for axis in array])
-            if array is not None and array.size <= MOST_ELEMENTS and array.dtype.kind in "biuf":
-                constants[f"input {position}"] = array.astype(np.float32) if array.dtype.kind == "f" else array
-        attributes = {f"attribute {name}": text for name, text in call.attributes.items()}
-        attributes |= {name: text_of_constant(array) for name, array in constants.items()}
+            if array is not None:
+                arrays[position] = array
+        constants, attributes = constants_of(arrays, call.attributes)
         op_type = "Identity" if is_copy else call.type
         return TracedOp(call.name, op_type, call.line, call.inputs, attributes, constants=constants)
 
@@ -615,28 +551,6 @@ def _copies(calls: Sequence[_Call], arrays: Mapping[str, np.ndarray]) -> set[str
             before, after = arrays[call.inputs[0]], arrays[call.outputs[0]]
             if before.size == after.size and np.array_equal(before.reshape(-1), after.reshape(-1), equal_nan=True):
                 found.add(call.name)
-    return found
-
-
-_COPIES_OF_INPUTS = COPIES | {"Reshape"}
-
-
-def _watched(ops: Mapping[str, TracedOp], arrays: Mapping[str, np.ndarray]) -> set[str]:
-    """Return the names of the tensors that hold numbers of the model; see `watched_in` of `trace`."""
-    data, of_inputs, copies, found = set[str](), set[str](), set[str](), set[str]()
-    for op in ops.values():
-        sources = op.sources
-        if op.type == _INPUT or (op.type in _COPIES_OF_INPUTS and sources and sources[0] in copies):
-            copies.add(op.name)
-        if op.type in (_INPUT, _READ) or "Random" in op.type or not data.isdisjoint(sources):
-            data.add(op.name)
-        if op.type == _INPUT or not of_inputs.isdisjoint(sources):
-            of_inputs.add(op.name)
-    for name, array in arrays.items():
-        op = ops[op_of(name)]
-        is_number = array.dtype.kind in "fb" or op.name in data
-        if op.name not in copies and op.type != _CONSTANT and is_number and (array.ndim or op.name in of_inputs):
-            found.add(name)
     return found
 
 

@@ -1,7 +1,8 @@
 """`TracedPort`, a port whose ops can be watched and given other values, and `Trace`, what its ops computed.
 
-`PortGraph` (`detrand.validation.diagnosis`) is a port of TensorFlow, `TorchTrace` one of PyTorch. The trace of TF1 is
-of the same kind, so the diagnosis compares two traces and does not ask which frameworks they are of.
+`PortGraph` (`detrand.validation.diagnosis`) is a port of TensorFlow; `TorchTrace`, one of PyTorch, and `JaxTrace`, one
+of JAX, are each a `RecordedPort`. The trace of TF1 is of the same kind, so the diagnosis compares two traces and does
+not ask which frameworks they are of.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from detrand.arguments import shorten
 from detrand.seeding.callsite import UNKNOWN
 from detrand.validation.programs.upstream import all_upstream, op_of
+from detrand.variables.tf1_view import TF1View
 
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
@@ -357,3 +359,125 @@ class Substitution:
 
 
 NOTHING = Substitution()
+
+INPUT, READ, CONSTANT = "Placeholder", "ReadVariableOp", "Const"  # types of ops
+COPIES = {"Identity", "Cast", "StopGradient"}
+
+
+class RecordedPort(TracedPort):
+    """A port whose ops were recorded in a call of it.
+
+    Attributes:
+      outputs: the names of the tensors that are outputs, by the outputs' paths.
+      view: the view of its variables.
+      parts: its variables by name, each a part of the view.
+      arrays: what tensors hold where nothing is substituted, by name.
+      constants: the names of the tensors that are constants.
+    """
+
+    def __init__(self, view: TF1View, variables: Mapping[str, Any]):
+        """Record nothing yet."""
+        self.view, self.parts = view, variables
+        self.ops: dict[str, TracedOp] = {}
+        self.outputs: dict[str, str] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        self.constants: set[str] = set()
+        self._edges_of: dict[str, list[Edge]] = {}
+        self._watched_names: set[str] = set()
+        self._inputs: tuple[str, ...] = ()
+
+    def complete(self, ops: Mapping[str, TracedOp]) -> None:
+        """Note the ops, once the arrays are known."""
+        self.ops = dict(ops)
+        self._watched_names = _watched(self.ops, self.arrays)
+        for op in self.ops.values():
+            for position, name in enumerate(op.inputs):
+                self._edges_of.setdefault(name, []).append((op.name, position))
+        self._inputs = tuple(name for name, op in self.ops.items() if op.type == INPUT)
+
+    def trace_of(self, arrays: Mapping[str, np.ndarray], substituted: Substitution) -> Trace:
+        """Return the trace of what was computed with what is substituted."""
+        arrays = dict(arrays)
+        for (op, position), value in substituted.edges.items():
+            tensor = self.ops[op].inputs[position]
+            if all(edge in substituted.edges for edge in self._edges_of[tensor]):
+                arrays[tensor] = value
+        arrays |= {self.outputs[path]: value for path, value in substituted.outputs.items()}
+        watched = {name: array for name, array in arrays.items() if name in self._watched_names}
+        values = values_of(watched, self.outputs.values())
+        trace = Trace(self.ops, self.outputs, values, self._inputs, self.reads())
+        return trace.of_outputs(self.outputs)
+
+    def edges_of(self, tensor: str) -> list[Edge]:
+        """Return the inputs of ops that a tensor is."""
+        return self._edges_of.get(tensor, [])
+
+    def paths_of(self, tensor: str) -> list[str]:
+        """Return the paths of the outputs that a tensor is."""
+        return [path for path, name in self.outputs.items() if name == tensor]
+
+    def dtype(self, tensor: str) -> np.dtype:
+        """Return the dtype of a tensor."""
+        dtype = self.arrays[tensor].dtype
+        return np.dtype(np.float64) if dtype.kind == "f" else dtype
+
+    def fitted(self, array: np.ndarray, tensor: str) -> np.ndarray:
+        """Return an array in the dtype of a tensor, and in its shape if that has as many elements."""
+        like = self.arrays[tensor]
+        return array.reshape(like.shape if like.size == array.size else array.shape).astype(self.dtype(tensor))
+
+    def constant(self, tensor: str) -> np.ndarray | None:
+        """Return the array that a tensor is, if it is a constant."""
+        return self.arrays[tensor] if tensor in self.constants else None
+
+    def layers_of(self, scope: str) -> set[str]:
+        """Return the port's own scopes of the variables that are in a scope in TF1."""
+        names = [own for name, own in self.view.own_names.items() if name.startswith(f"{scope}/")]
+        return {name.replace(".", "/").rpartition("/")[0] for own in names for name in own} - {""}
+
+    def line_of_update(self, variable: str) -> str:
+        """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
+        names = {name for name, of_tf1 in self.reads().items() if of_tf1 == variable}
+        lines = [op.line for op in self.ops.values() if not names.isdisjoint(op.inputs) and op.line != str(UNKNOWN)]
+        return lines[-1] if lines else ""
+
+    def reads(self) -> dict[str, str]:
+        """Return the TF1 names of the variables that have the form of TF1's, by the names of the ops that read them."""
+        names = {n: self.view.names_of(n) for n in range(len(self.view.parts))}
+        of_part = {
+            id(self.view.parts[n]): of[0] for n, of in names.items() if len(of) == 1 == len(self.view.positions[of[0]])
+        }
+        return {path: of_part[id(part)] for path, part in self.parts.items() if id(part) in of_part}
+
+
+def constants_of(
+    arrays: Mapping[int, np.ndarray], attributes: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the constants and the attributes of a `TracedOp`, given its constant inputs by position."""
+    constants = {
+        f"input {position}": array.astype(np.float32) if array.dtype.kind == "f" else array
+        for position, array in arrays.items()
+        if isinstance(array, np.ndarray) and array.size <= MOST_ELEMENTS and array.dtype.kind in "biuf"
+    }
+    texts = {f"attribute {name}": text for name, text in attributes.items()}
+    return constants, texts | {name: text_of_constant(array) for name, array in constants.items()}
+
+
+def _watched(ops: Mapping[str, TracedOp], arrays: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the names of the tensors that hold numbers of the model; see `watched_in` of `trace`."""
+    data, of_inputs, copies, found = set[str](), set[str](), set[str](), set[str]()
+    for op in ops.values():
+        sources = op.sources
+        if op.type == INPUT or (op.type in COPIES | {"Reshape"} and sources and sources[0] in copies):
+            copies.add(op.name)
+        if op.type in (INPUT, READ) or "Random" in op.type or not data.isdisjoint(sources):
+            data.add(op.name)
+        if op.type == INPUT or not of_inputs.isdisjoint(sources):
+            of_inputs.add(op.name)
+    for name, array in arrays.items():
+        op = ops[op_of(name)]
+        kind = array.dtype.kind if isinstance(array, np.ndarray) else ""  # a key of jax.random is no array of NumPy's
+        is_number = kind in ("f", "b") or (kind in ("i", "u") and op.name in data)
+        if op.name not in copies and op.type != CONSTANT and is_number and (array.ndim or op.name in of_inputs):
+            found.add(name)
+    return found

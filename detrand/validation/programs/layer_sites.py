@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from detrand._patching.flax import MAKE_MODULE
 from detrand._patching.graphs import builds_a_function
 from detrand._patching.keras import (
     LAYER_CALLS,
@@ -167,6 +168,7 @@ def _noting() -> Replacements:
         {
             **dict.fromkeys(constructors, _noting_construction),
             OPERATION_CONSTRUCTOR: partial(_noting_construction, is_op=True),
+            MAKE_MODULE: _noting_module,
             **dict.fromkeys(LAYER_CALLS, _noting_call),
         }
     )
@@ -184,6 +186,15 @@ def _noting_construction(original: Callable[..., Any], *, is_op: bool = False) -
         original(self, *args, **kwargs)
 
     return with_signature_of(original, init)
+
+
+def _noting_module(original: Callable[..., Any]) -> Callable[..., Any]:
+    def construct(cls: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        if _watching.sites is not None:
+            _watching.sites.note_construction(self)
+        original(cls, self, *args, **kwargs)
+
+    return with_signature_of(original, construct)
 
 
 def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:

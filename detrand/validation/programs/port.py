@@ -32,7 +32,7 @@ from detrand.errors import MigrationError
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
-from detrand.validation.frameworks import keras3, torch
+from detrand.validation.frameworks import flax, keras3, torch
 from detrand.validation.frameworks.tensorflow import Framework
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
@@ -57,6 +57,7 @@ from detrand.validation.programs.outcome import (
 from detrand.validation.programs.replicas import Replicas, in_own_containers
 from detrand.validation.programs.sample_variances import as_of_batch
 from detrand.variables.comparison import mapped_name, rearranged_in
+from detrand.variables.flax_modules import is_flax_module
 from detrand.variables.forms import Rearranged
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import (
@@ -520,13 +521,17 @@ def as_array(leaf: Any) -> Any:
     """Return a tensor or variable of any framework as an array; anything else as it is."""
     if tf.is_tensor(leaf):
         return leaf.numpy() if hasattr(leaf, "numpy") else leaf
-    return torch.array_of(leaf) if torch.is_torch_tensor(leaf) else keras3.array_of(leaf)
+    if torch.is_torch_tensor(leaf):
+        return torch.array_of(leaf)
+    return np.array(leaf) if flax.is_jax_array(leaf) else keras3.array_of(leaf)
 
 
 def framework_of(model: Any) -> Framework:
     """Return the framework on which a model runs."""
     if is_torch_module(torch.module_of(model)):
         return torch.Torch()
+    if is_flax_module(torch.module_of(model)) or flax.is_linen_module(torch.module_of(model)):
+        return flax.Flax(model)
     backend = other_backend_of(model)
     return keras3.KerasBackend(backend) if backend else Framework()
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.flax import OptaxOptimizer, is_optax
 from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
@@ -19,7 +20,7 @@ from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.arguments import takes_one_argument
 from detrand.errors import ComparisonError, MigrationError
 from detrand.random_op_diff import uncontrolled_in
-from detrand.seeding.callsite import describe_error
+from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_argument
 from detrand.validation.frameworks.torch import parameters_of
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
@@ -131,6 +132,9 @@ def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
     try:
         with sites.watched():
             optimizer = _made_optimizer(make, ())
+        if isinstance(optimizer, OptaxOptimizer):  # a pair of functions, which has no constructor
+            made = site_of_argument(make)
+            return {} if made == UNKNOWN else {"optimizer": str(made), "learning_rate": str(made)}
         with scratch_function_graph():
             return sites.lines_of_optimizer(optimizer, learning_rate_of(optimizer))
     except Exception:  # the check reports what a factory raises
@@ -153,14 +157,25 @@ def make_port_optimizer(migration: Migration, trained: Sequence[Any] = ()) -> An
             f"port_optimizer of {migration.name} takes no argument, but an optimizer of PyTorch gets the parameters of "
             "the port. Write port_optimizer=lambda parameters: torch.optim.Adam(parameters, 0.001), for example"
         )
-    if not is_torch_optimizer(optimizer):
+    if isinstance(optimizer, OptaxOptimizer) and takes_one_argument(factory):
+        raise MigrationError(
+            f"port_optimizer of {migration.name} takes an argument, but an optimizer of optax needs none. Write "
+            "port_optimizer=lambda: optax.adam(0.001), for example"
+        )
+    if is_instance_of_loaded(optimizer, "flax.nnx", "Optimizer"):
+        raise MigrationError(
+            f"port_optimizer of {migration.name} returned an nnx.Optimizer, which updates a module of its own. Return "
+            "the optimizer of optax that it is given, as in port_optimizer=lambda: optax.adam(0.001)"
+        )
+    if not is_torch_optimizer(optimizer) and not isinstance(optimizer, OptaxOptimizer):
         steps.checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
 
 
 def _made_optimizer(factory: Callable[..., Any], trained: Sequence[Any]) -> Any:
-    return factory(parameters_of(trained)) if takes_one_argument(factory) else factory()
+    optimizer = factory(parameters_of(trained)) if takes_one_argument(factory) else factory()
+    return OptaxOptimizer(optimizer) if is_optax(optimizer) else optimizer
 
 
 # The arguments with which Keras's optimizers clip gradients, and what each limits, in words.
@@ -234,7 +249,8 @@ class TrainedPort:
         """Return the values of the variables' parts and of the optimizer's slots."""
         view = self.view()
         slots = steps.slots_of([self._optimizer], view)
-        return tf.nest.map_structure(lambda variable: variable.numpy(), (dict(enumerate(view.parts)), slots))
+        values = {position: part.numpy() for position, part in enumerate(view.parts)}
+        return values, tf.nest.map_structure(as_array, slots)
 
     def begin_after(self, tf1: Training, step: int) -> None:
         """Give the port the variables, and the moving averages of weights, that TF1 has after a step."""

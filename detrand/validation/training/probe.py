@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.flax import OptaxOptimizer, is_optax
 from detrand._patching.graphs import function_graphs
 from detrand._patching.optimizers import (
     before_each_step_in_torch,
@@ -29,7 +30,7 @@ from detrand._patching.optimizers import (
 )
 from detrand.arguments import takes_one_argument
 from detrand.errors import MigrationError
-from detrand.validation.frameworks.torch import probed_module
+from detrand.validation.frameworks import flax, torch
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
@@ -50,7 +51,7 @@ _STEPS_IN_TORCH = 1001
 RATE, APPLIED = "learning_rate", "applied gradients"
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
-EPSILON_IN_TORCH = "PyTorch's Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
+EPSILON_OF_ADAM = "Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
 _OF_JUMP = 0.1  # of a learning rate, and of a jump, how much it may change in the steps around
@@ -211,11 +212,11 @@ def needed_changes(
         def changed(optimizer: Any) -> Any:
             if RATE in names:
                 optimizer = _with_rates(optimizer, changes[RATE])
-            given = {name: changes[name] for name in names if name not in (RATE, APPLIED, EPSILON_IN_TORCH)}
+            given = {name: changes[name] for name in names if name not in (RATE, APPLIED, EPSILON_OF_ADAM)}
             given |= {name: None for name in CLIPPING_ARGUMENTS if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
                 set_hyperparameter(optimizer, name, value)
-            if EPSILON_IN_TORCH in names:
+            if EPSILON_OF_ADAM in names:
                 epsilon_as_in_tf1(optimizer)
             return optimizer
 
@@ -241,11 +242,19 @@ def _with_optimizer(train: TrainStep, change: Callable[[Any], Any]) -> TrainStep
     make = train.port_optimizer
     if takes_one_argument(make):
         return replace(train, port_optimizer=lambda parameters: change(make(parameters)))
-    return replace(train, port_optimizer=lambda: change(make()))
+
+    def changed() -> Any:
+        optimizer = make()
+        return change(OptaxOptimizer(optimizer) if is_optax(optimizer) else optimizer)
+
+    return replace(train, port_optimizer=changed)
 
 
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
     """Return an optimizer with a learning rate for each of the first steps."""
+    if isinstance(optimizer, OptaxOptimizer):
+        set_hyperparameter(optimizer, RATE, lambda step: np.asarray(rates, np.float32)[min(int(step), len(rates) - 1)])
+        return optimizer
     if not is_torch_optimizer(optimizer):
         optimizer.learning_rate = _schedule_for(optimizer, rates)
         return optimizer
@@ -358,8 +367,11 @@ def _probe_of(
         in_port = {name: InPort(f"probed_{number}") for number, name in enumerate(shapes)}
 
     def port() -> Any:
+        by_name = {in_port[name].name: shape for name, shape in shapes.items()}
         if is_of_torch:
-            return probed_module({in_port[name].name: shape for name, shape in shapes.items()})
+            return torch.probed_module(by_name)
+        if "optax" in sys.modules and isinstance(make_port_optimizer(migration), OptaxOptimizer):
+            return flax.probed_module(by_name)
         return _Port([(in_port[name], positions[name], name in sliced) for name in shapes])
 
     train = replace(

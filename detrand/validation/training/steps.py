@@ -20,6 +20,7 @@ from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, SCALED_MOMENTUM, slo
 from detrand.comparison.structures import in_numpy
 from detrand.errors import ArgumentError, MigrationError
 from detrand.seeding.streams import RandomOp
+from detrand.validation.frameworks.flax import is_jax_array
 from detrand.validation.frameworks.torch import is_torch_tensor
 from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.tf1_view import TF1View
@@ -112,7 +113,8 @@ def total_loss(
       MigrationError: if TF1's function returns no scalar.
       ArgumentError: if the port's function returns none, which fails no other check.
     """
-    is_elsewhere = not tf.is_tensor(loss) and (keras.ops.is_tensor(loss) or is_torch_tensor(loss))  # on JAX or PyTorch
+    of_framework = keras.ops.is_tensor(loss) or is_torch_tensor(loss) or is_jax_array(loss)
+    is_elsewhere = not tf.is_tensor(loss) and of_framework  # on JAX or PyTorch
     tensor = loss if is_elsewhere else tf.convert_to_tensor(loss)
     if tf.TensorShape(tensor.shape).rank not in (0, None):
         returned = f"{argument} returned a tensor of shape {list(tensor.shape)}"

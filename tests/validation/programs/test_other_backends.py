@@ -28,6 +28,7 @@ SOUND = (
     *("cross_network", "fused_batch_norm"),  # of tf_keras, which has TensorFlow on every backend
 )
 SOUND_ON_JAX = ("softmax_regression", "text_network", "fused_batch_norm")
+DRAWS_IN_A_LOOP = ("sequence_classifier",)  # which is refused on JAX
 QUICK = ("softmax_regression", "fused_batch_norm")
 LABELS = numbers(6, 4)
 
@@ -72,6 +73,13 @@ class CallsTensorFlow(Network):
         return tf.cast(super().call(x, training), tf.float32)
 
 
+class LooksAtNumbers(Network):
+    def call(self, x, training=False):
+        if float(keras.ops.sum(x)) > 1e9:  # no compiled program can decide this
+            return x
+        return super().call(x, training)
+
+
 class HasTF1Code(keras.layers.Layer):
     @track_tf1_style_variables
     def call(self, x, training=False):
@@ -88,10 +96,11 @@ FAULTS = {
     "sum": lambda: migration(port_loss=keras.losses.MeanSquaredError(reduction="sum")),
     "optimizer": lambda: migration(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
     "calls TensorFlow": lambda: migration(CallsTensorFlow),
+    "looks at numbers": lambda: migration(lambda: LooksAtNumbers(activation="tanh")),
     "has TF1 code": lambda: migration(HasTF1Code),
 }
 OF_TRAINING = ("sum", "optimizer")
-FAULTS_ON_JAX = ("none", "momentum", "activation", "has TF1 code", "calls TensorFlow")
+FAULTS_ON_JAX = ("none", "momentum", "activation", "rate", "looks at numbers", "has TF1 code", "calls TensorFlow")
 RATES = (0.01, 0.02)
 
 
@@ -121,9 +130,10 @@ def report_of_sound_migration(name):
 
 def trace_of_sound_migration(name):
     """Return the greatest differences of outputs in float64, where the port's ops are watched."""
-    import torch
+    if keras.backend.backend() == "torch":
+        import torch
 
-    torch.backends.mkldnn.enabled = False
+        torch.backends.mkldnn.enabled = False
     found = {}
     with enable_v1_layers():
         runner = Runner(MIGRATIONS[name])
@@ -172,13 +182,18 @@ def is_slow(backend, program):
     return backend == "jax" and program.function == "report_of_fault"
 
 
+def traced_on(backend):
+    """Return the sound migrations whose traces are compared on a backend."""
+    return [name for name in SOUND if backend == "torch" or name not in DRAWS_IN_A_LOOP]
+
+
 def programs_on(backend):
     """Return the programs of a backend; on JAX, which takes long, some of them."""
     sound = SOUND if backend == "torch" else SOUND_ON_JAX
     faults = FAULTS if backend == "torch" else FAULTS_ON_JAX
     return [
         *(Program(__name__, "report_of_sound_migration", (name,), mode=None) for name in (*sound, "schedule")),
-        *(Program(__name__, "trace_of_sound_migration", (name,), mode=None) for name in sound if backend == "torch"),
+        *(Program(__name__, "trace_of_sound_migration", (name,), mode=None) for name in traced_on(backend)),
         *(Program(__name__, "report_of_fault", (name,), mode=None) for name in faults),
         Program(__name__, "refusal_of_strategy", mode=None),
     ]
@@ -217,8 +232,10 @@ def test_every_check_passes_on_a_sound_migration(backend, name):
     assert not found["failed"], found["report"]
 
 
-@pytest.mark.slow_except(*(f"torch-{name}" for name in QUICK))
-@pytest.mark.parametrize(("backend", "name"), [("torch", name) for name in SOUND])
+@pytest.mark.slow_except("jax-softmax_regression", *(f"torch-{name}" for name in QUICK))
+@pytest.mark.parametrize(
+    ("backend", "name"), [(backend, name) for backend in ("jax", "torch") for name in traced_on(backend)]
+)
 def test_the_ops_of_a_sound_port_compute_what_tf1_computes_in_float64(backend, name):
     found = result(backend, "trace_of_sound_migration", name)
     assert not found["inference"]
@@ -234,26 +251,25 @@ def test_a_port_is_trained_eagerly_and_its_optimizer_is_probed(backend):
     assert "the optimizers agree for gradients from" in found["training"]
 
 
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("epsilon", "epsilon differs in norm: 0.001 (TF1), 0.01 (port)"),
-        ("rate", "dropout rate differs: 0.3 (TF1), 0.5 (port)"),
-        ("momentum", "momentum differs: 0.99 (TF1), 0.9 (port)"),
-        ("activation", "activation differs: Relu (TF1), Tanh (port)"),
-        ("sum", "the port sums a loss where TF1 takes the mean: it is 6 times as large, a size of the outputs"),
-        ("optimizer", "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)"),
-    ],
-)
-@pytest.mark.parametrize("backend", ["torch"])
+TITLES_OF_FAULTS = {
+    "epsilon": "epsilon differs in norm: 0.001 (TF1), 0.01 (port)",
+    "rate": "dropout rate differs: 0.3 (TF1), 0.5 (port)",
+    "momentum": "momentum differs: 0.99 (TF1), 0.9 (port)",
+    "activation": "activation differs: Relu (TF1), Tanh (port)",
+    "sum": "the port sums a loss where TF1 takes the mean: it is 6 times as large, a size of the outputs",
+    "optimizer": "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)",
+}
+TITLES = [
+    *(("torch", name, title) for name, title in TITLES_OF_FAULTS.items()),
+    *(("jax", name, TITLES_OF_FAULTS[name]) for name in ("activation", "momentum")),
+    ("jax", "rate", "rate differs in dropout: 0.3 (TF1), 0.5 (port)"),
+]
+
+
+@pytest.mark.slow_except(*(f"torch-{name}" for name in FAULTS))
+@pytest.mark.parametrize(("backend", "name", "title"), TITLES, ids=[f"{each[0]}-{each[1]}" for each in TITLES])
 def test_a_fault_is_one_finding(backend, name, title):
     assert result(backend, "report_of_fault", name)["titles"] == title
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax"])
-def test_a_fault_of_moving_averages_is_found_where_they_are_traced(backend):
-    assert result(backend, "report_of_fault", "momentum")["titles"] == "momentum differs: 0.99 (TF1), 0.9 (port)"
 
 
 @pytest.mark.parametrize("backend", ["torch"])
@@ -263,13 +279,15 @@ def test_a_regularizer_of_another_scale_is_found(backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax"])
-def test_the_remedy_of_an_unknown_cause_is_to_run_on_tensorflow(backend):
-    found = result(backend, "report_of_fault", "activation")
+def test_a_port_that_cannot_be_traced_has_a_remedy(backend):
+    found = result(backend, "report_of_fault", "looks at numbers")
     assert found["remedies"] == "run the migration with KERAS_BACKEND=tensorflow: its report names the op and the line"
-    assert f"Keras runs on {backend}, where the ops of a port are not traced" in found["report"]
+    message = "JAX cannot trace the port: it raises ConcretizationTypeError at"
+    assert f"The first divergence could not be found: TypeError: {message}" in found["report"]
 
 
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.slow_except("torch")
+@on_backends
 def test_a_fault_has_the_lines_of_its_layer(backend):
     report = result(backend, "report_of_fault", "activation")["report"]
     assert "self.activation = keras.layers.Activation(activation)" in report

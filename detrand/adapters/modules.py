@@ -1,0 +1,123 @@
+"""Modules of PyTorch and Flax in a stream: their dropout draws what ``tf.nn.dropout`` draws.
+
+All layers of PyTorch drop with ``torch.nn.functional.dropout``, except recurrent ones. A mask has the shape of its
+inputs, in this order of axes; but where it is known that TF1 draws only the mask of an image with its channels last,
+that one is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` draw by themselves counts draws, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from detrand import philox
+from detrand._patching import flax
+from detrand._patching.patches import Patches, Replacements
+from detrand._patching.torch import COMPILER, DROPOUT
+from detrand.adapters import counter_draws
+from detrand.adapters.keras3_arrays import TorchDraws, next_op, uncompiled
+from detrand.seeding.cursors import Cursor, governed
+
+
+def install(patches: Patches) -> None:
+    """Install the dispatchers once PyTorch or Flax is imported, and those that PyTorch's compiler leaves when it is."""
+    patches.when_imported(DROPOUT.module, functools.partial(_replace, False))
+    patches.when_imported(COMPILER, functools.partial(_replace, True))
+    patches.when_imported(flax.DROPOUT.module, _replace_in_flax)
+
+
+def _replace(makes_uncompiled: bool, patches: Patches) -> None:
+    patches.replace_all(_dispatchers(makes_uncompiled))
+
+
+@functools.cache
+def _dispatchers(makes_uncompiled: bool) -> Replacements:
+    return Replacements({DROPOUT: uncompiled(_dropout) if makes_uncompiled else _dropout})
+
+
+@governed
+def _dropout(
+    cursor: Cursor, original: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
+    """Drop as ``tf.nn.dropout`` does, by ``RandomUniform`` of the dtype of the inputs."""
+    if not training or not 0 < p < 1:
+        return original(input, p, training, inplace)
+    import torch
+
+    TorchDraws().check()
+    shape, dtype = tuple(input.shape), str(input.dtype).removeprefix("torch.")
+    in_tf1 = (*shape[:1], *shape[2:], *shape[1:2])  # of an image
+    drawn_shapes = cursor.stream.drawn_shapes
+    is_image = len(shape) > 2 and shape not in drawn_shapes and in_tf1 in drawn_shapes
+    drawn = in_tf1 if is_image else shape
+    op = next_op("RandomUniform", drawn, dtype)
+    keep = torch.from_numpy(counter_draws.philox_draw(philox.dropout_mask, drawn, p, dtype=dtype, **op.state))
+    keep = keep.movedim(-1, 1) if is_image else keep
+    scale = torch.tensor(1 / (1 - p), dtype=input.dtype)
+    dropped = torch.where(keep.to(input.device), input * scale.to(input.device), torch.zeros_like(input))
+    return input.copy_(dropped) if inplace else dropped
+
+
+def _replace_in_flax(patches: Patches) -> None:
+    from detrand.adapters import keras3_jax
+
+    patches.replace_all(_dispatchers_in_flax())
+    keras3_jax.install(patches)
+
+
+@functools.cache
+def _dispatchers_in_flax() -> Replacements:
+    draws = {"normal": _normal_in_flax, "uniform": _uniform_in_flax}
+    of_keys = {target: draws[method] for (_, method), target in flax.DRAWS.items()}
+    return Replacements({flax.DROPOUT: _dropout_in_flax, **of_keys})
+
+
+@governed
+def _normal_in_flax(cursor: Cursor, original: Any, rngs: Any, shape: Any = (), dtype: Any = None, **others: Any) -> Any:
+    """Draw as ``RandomStandardNormal``."""
+    return _jax_draws().normal(shape, dtype=_name_of(dtype))
+
+
+@governed
+def _uniform_in_flax(
+    cursor: Cursor,
+    original: Any,
+    rngs: Any,
+    shape: Any = (),
+    dtype: Any = None,
+    minval: Any = 0.0,
+    maxval: Any = 1.0,
+    **others: Any,
+) -> Any:
+    """Draw as ``RandomUniform``."""
+    return _jax_draws().uniform(shape, minval, maxval, dtype=_name_of(dtype))
+
+
+def _jax_draws() -> Any:
+    from detrand.adapters.keras3_jax import JaxDraws
+
+    return JaxDraws()
+
+
+def _name_of(dtype: Any) -> str:
+    return "float32" if dtype is None or dtype is float else np.dtype(dtype).name
+
+
+@governed
+def _dropout_in_flax(
+    cursor: Cursor, original: Any, layer: Any, inputs: Any, *, deterministic: Any = None, rngs: Any = None
+) -> Any:
+    """Drop as ``tf.nn.dropout`` does, by ``RandomUniform`` of the dtype of the inputs."""
+    drops = (layer.deterministic if deterministic is None else deterministic) is False
+    has_key = rngs is not None or layer.rngs is not None
+    if not (drops and has_key and 0 < layer.rate < 1):  # Flax raises without a key
+        return original(layer, inputs, deterministic=deterministic, rngs=rngs)
+    from jax import numpy as jnp
+
+    shape, dtype = list(inputs.shape), str(inputs.dtype)
+    for axis in layer.broadcast_dims:
+        shape[axis] = 1
+    keep = _jax_draws().mask(shape, layer.rate, dtype)
+    return jnp.where(keep, inputs * jnp.asarray(1 / (1 - layer.rate), dtype), jnp.zeros_like(inputs))

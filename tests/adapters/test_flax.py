@@ -1,0 +1,110 @@
+"""Flax in a scope: its dropout, and what its random keys draw by themselves, are what the session draws."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import DeterministicRandomTestTool, ScopeError, assert_allclose
+
+nnx = pytest.importorskip("flax.nnx")
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+v1 = tf.compat.v1
+
+X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
+
+
+def from_session(mode="num_random_ops", runs=2):
+    with DeterministicRandomTestTool(mode=mode).scope(), tf.Graph().as_default(), v1.Session() as session:
+        drawn = [tf.nn.dropout(X, 0.4), tf.nn.dropout(X, 0.5, noise_shape=(4, 1, 6))]
+        drawn += [v1.random_normal((2, 3)), v1.random_uniform((5,), -1.0, 2.0)]
+        return [session.run(drawn) for _ in range(runs)]
+
+
+class Draws(nnx.Module):
+    def __init__(self):
+        self.rngs = nnx.Rngs(0)
+        self.first = nnx.Dropout(0.4, rngs=self.rngs)
+        self.second = nnx.Dropout(0.5, broadcast_dims=(1,), rngs=self.rngs)
+
+    def __call__(self, x):
+        dropped = self.first(x), self.second(x)
+        return *dropped, self.rngs.normal((2, 3)), self.rngs.noise.uniform((5,), minval=-1.0, maxval=2.0)
+
+
+@pytest.mark.parametrize("mode", ["constant", "num_random_ops"])
+def test_a_module_draws_what_the_session_draws_in_each_step(mode):
+    tool, module = DeterministicRandomTestTool(mode=mode), Draws()
+    with tool.scope():
+        for expected in from_session(mode):
+            with tool.step():
+                found = module(jnp.asarray(X))
+            assert_allclose(list(map(np.asarray, found)), expected, rtol=0, atol=0)
+
+
+def test_each_execution_of_a_compiled_module_is_a_further_run():
+    module, tool = nnx.Dropout(0.4, rngs=nnx.Rngs(0)), DeterministicRandomTestTool(mode="num_random_ops")
+    compiled = nnx.jit(lambda module, x: module(x))
+    with tool.scope():
+        found = [np.asarray(compiled(module, jnp.asarray(X))) for _ in range(2)]
+    assert_allclose(found, [dropped for dropped, *_ in from_session()], rtol=0, atol=0)
+    assert [op.run for op in tool.random_ops][:1] == [0]
+
+
+def test_a_module_in_a_thread_draws_the_scopes_numbers():
+    found = []
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        thread = threading.Thread(target=lambda: found.append(np.asarray(Draws()(jnp.asarray(X))[0])))
+        thread.start()
+        thread.join()
+    assert_allclose(found, [from_session(runs=1)[0][0]], rtol=0, atol=0)
+
+
+def test_dropout_has_the_gradient_of_its_mask():
+    module = nnx.Dropout(0.4, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(module)
+
+    def total(x):
+        dropped = nnx.merge(graph, state)(x)
+        return dropped.sum(), dropped
+
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        gradient, dropped = jax.grad(total, has_aux=True)(jnp.asarray(X))
+    np.testing.assert_array_equal(np.asarray(gradient) != 0, np.asarray(dropped) != 0)
+
+
+def test_all_lanes_of_a_vmap_would_draw_once():
+    module = nnx.Dropout(0.4, rngs=nnx.Rngs(0))
+    drop = nnx.vmap(lambda module, x: module(x), in_axes=(None, 0))
+    with DeterministicRandomTestTool().scope(), pytest.raises(ScopeError, match=r"jax\.vmap of a random op"):
+        drop(module, jnp.asarray(X))
+
+
+def test_a_dropout_without_a_key_is_refused_as_by_flax():
+    with DeterministicRandomTestTool().scope(), pytest.raises(ValueError, match="rngs"):
+        nnx.Dropout(0.4)(jnp.asarray(X))
+
+
+def test_other_draws_of_keys_are_recorded():
+    rngs, tool = nnx.Rngs(0), DeterministicRandomTestTool()
+    with tool.scope():
+        rngs.bernoulli(0.5, (3,))
+        rngs.noise.gumbel((2,))
+        jax.random.normal(rngs.noise(), (2,))
+    assert [op.op_type for op in tool.random_ops] == ["nnx.Rngs.bernoulli", "nnx.Rngs.gumbel", "jax.random.normal"]
+    assert all(op.op_seed is None for op in tool.random_ops)
+
+
+def test_flax_draws_by_itself_in_inference_and_outside_of_a_scope():
+    x, methods = jnp.ones(1000), (nnx.Dropout.__call__, nnx.Rngs.normal, nnx.Rngs.gumbel)
+    tool = DeterministicRandomTestTool()
+    with pytest.raises(ZeroDivisionError), tool.scope():
+        assert (nnx.Dropout(0.5, deterministic=True, rngs=nnx.Rngs(0))(x) == 1).all()
+        assert (nnx.Dropout(0.5, rngs=nnx.Rngs(0))(x, deterministic=True) == 1).all()
+        assert (nnx.Dropout(0.0, rngs=nnx.Rngs(0))(x) == 1).all()
+        assert not nnx.Dropout(1.0, rngs=nnx.Rngs(0))(x).any()
+        raise ZeroDivisionError
+    assert not tool.random_ops
+    assert (nnx.Dropout.__call__, nnx.Rngs.normal, nnx.Rngs.gumbel) == methods
