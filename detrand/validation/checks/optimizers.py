@@ -114,6 +114,8 @@ def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Comp
     rates, rates_differ = rates_that_differ(migration, tf1)
     if migration.dtype_policy is not None or migration.strategy is not None:
         return _Compared(rates, rates_differ)
+    if tf1.not_probed:
+        return _Compared(rates, rates_differ, not_probed=f"updates not probed: {tf1.not_probed}")
     try:
         counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
         training, updates_differ = steps_that_differ(migration, tf1, counterparts)

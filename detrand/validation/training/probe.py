@@ -66,6 +66,7 @@ class ProbeOfTF1(NamedTuple):
       applied: the gradients that its kernels apply in each step, by name, as far as they are known.
       boundary: the first step after the greatest jump of the learning rate; 0 if it does not jump.
       beyond: the same training with the learning rate before this jump in its first half, and then with the one after.
+      not_probed: why only the learning rates can be compared; empty if the updates can, too.
     """
 
     training: Training
@@ -73,6 +74,7 @@ class ProbeOfTF1(NamedTuple):
     applied: tuple[dict[str, np.ndarray], ...]
     boundary: int
     beyond: Training | None
+    not_probed: str = ""
 
 
 class InPort(NamedTuple):
@@ -105,8 +107,9 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
     if probed.steps[0]["gradients"].keys() != set(names):
         raise MigrationError("TF1 trains different variables without the model")
     with training_graph(probe, batches[0], _CONFIG.mode) as graph:
-        if not graph.update.of_loss:
-            raise MigrationError("tf1_train_op takes gradients of a tensor that it computes from the loss")
+        of_other = (
+            "" if graph.update.of_loss else "tf1_train_op takes gradients of a tensor that it computes from the loss"
+        )
         applied: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in batches)
         with contextlib.suppress(Exception):  # a branch that is not taken has no gradients
             applied = tuple(_applied(graph, batches))
@@ -114,11 +117,11 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
         read = {each.name for op in all_run(graph.update.run) for each in op.inputs}
         is_used = fed is not None and fed.name in read  # a function may return another tensor in each call
     boundary, beyond = _boundary(rates), None
-    if boundary and is_used:
+    if boundary and is_used and not of_other:
         half = len(SIZES) // 2
         around = [rates[boundary - 1]] * half + [rates[boundary]] * (len(SIZES) - half)
         beyond = train_in_session(probe, batches, _CONFIG.mode, around)
-    return ProbeOfTF1(probed, rates, applied, boundary, beyond)
+    return ProbeOfTF1(probed, rates, applied, boundary, beyond, of_other)
 
 
 def _boundary(rates: Mapping[int, float]) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import linecache
-import re
 
 import keras
 import numpy as np
@@ -425,20 +424,45 @@ def of_rate_of_model(loss):
 @pytest.mark.parametrize(
     ("train_op", "port_optimizer", "reason"),
     [
-        (training_op(loss_of=lambda loss: 2.0 * loss), None, "gradients of a tensor that it computes from the loss"),
-        (of_rate_of_model, adam(), "TF1's learning rate is 0.01 with the model, 0.02 without it"),
+        (
+            training_op(loss_of=lambda loss: 2.0 * loss),
+            None,
+            "updates not probed: tf1_train_op takes gradients of a tensor that it computes from the loss; the learning "
+            "rates agree until step",
+        ),
+        (
+            of_rate_of_model,
+            adam(),
+            "optimizers not probed: MigrationError: TF1's learning rate is 0.01 with the model, 0.02 without it",
+        ),
     ],
     ids=["of another tensor", "rate"],
 )
-def test_a_training_op_that_depends_on_the_model_is_not_probed(train_op, port_optimizer, reason):
+def test_the_updates_of_a_training_op_that_depends_on_the_model_are_not_probed(train_op, port_optimizer, reason):
     def counted(inputs, training):
         v1.add_to_collection("of model", inputs)
         return dense(inputs, training)
 
     twice = type("Twice", (keras.optimizers.Adam,), {"update_step": _twice})
-    given = migration(None, port_optimizer or (lambda: twice(0.01, epsilon=1e-8)), train_op)
+    rate = schedules.ExponentialDecay(0.01, 5000, 0.9, staircase=True)
+    given = migration(None, port_optimizer or (lambda: twice(rate, epsilon=1e-8)), train_op)
     (check,) = validate(dataclasses.replace(given, tf1=counted), checks=["training-steps"]).checks
-    assert check.ok and re.search(f"optimizers not probed: .*{reason}", check.summary), check.summary
+    assert check.ok and reason in check.summary, check.summary
+
+
+@pytest.mark.parametrize("boundary", [30, 40])
+def test_rates_of_a_training_op_with_a_loss_of_its_own_are_compared_at_far_steps(boundary):
+    def train_op(loss):
+        step = v1.train.get_or_create_global_step()
+        rate = v1.train.piecewise_constant(step, [30], [0.1, 0.01])
+        return v1.train.GradientDescentOptimizer(rate).minimize(loss + tf.zeros(()), global_step=step)
+
+    def port_optimizer():
+        return keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01]))
+
+    (check,) = validate(migration(None, port_optimizer, train_op), checks=["training-steps"]).checks
+    titles = [finding.title for finding in check.findings]
+    assert titles == ([] if boundary == 30 else ["learning rate differs in step 31: 0.01 (TF1), 0.1 (port)"])
 
 
 @pytest.mark.slow_except("clipping")
