@@ -14,7 +14,7 @@ If the model says ``import tensorflow.compat.v1 as tf`` already, ``contrib.insta
   names; ``layers.embed_sequence`` is defined here.
 - ``rnn`` has the cells of ``tf.compat.v1.nn.rnn_cell``, the functions of ``tf.compat.v1.nn`` and, defined here,
   ``LayerNormBasicLSTMCell`` and stacks of bidirectional networks.
-- ``util.constant_value``, and ``tf.estimator.ModeKeys``.
+- ``util.constant_value``, and ``ModeKeys`` and ``EstimatorSpec`` of ``tf.estimator``.
 - ``legacy_seq2seq.rnn_decoder``, the sequence losses and ``training.HParams`` are defined here.
 """
 
@@ -40,7 +40,7 @@ def install():
     contrib = sys.modules[__name__]
     tensorflow.contrib = tf.contrib = contrib
     if not hasattr(tf, "estimator"):
-        tf.estimator = types.SimpleNamespace(ModeKeys=ModeKeys)
+        tf.estimator = types.SimpleNamespace(ModeKeys=ModeKeys, EstimatorSpec=EstimatorSpec)
     sys.modules["tensorflow.contrib"] = contrib
     for name, module in vars(contrib).items():
         if isinstance(module, types.ModuleType) and (
@@ -342,6 +342,18 @@ class ModeKeys:
     """``tf.estimator.ModeKeys``, which models take as an argument; TensorFlow 2.16 and later have no tf.estimator."""
 
     TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+
+
+class EstimatorSpec(types.SimpleNamespace):
+    """``tf.estimator.EstimatorSpec``, which a ``model_fn`` returns: what it is given, as attributes.
+
+    >>> EstimatorSpec(ModeKeys.PREDICT, predictions=1.0).predictions
+    1.0
+    """
+
+    def __init__(self, mode, predictions=None, loss=None, train_op=None, eval_metric_ops=None, **others):
+        given = {"predictions": predictions, "loss": loss, "train_op": train_op, "eval_metric_ops": eval_metric_ops}
+        super().__init__(mode=mode, **given, **others)
 
 
 class HParams:
