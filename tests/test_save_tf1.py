@@ -56,8 +56,8 @@ def test_all_checks_run_on_a_saved_program(saved):
 @pytest.mark.parametrize("run", ["inference", "training", "checkpoint"])
 def test_other_numbers_than_the_recorded_ones_fail(saved, run):
     file = GraphFile(saved)
-    outputs = {**file.recording.outputs, run: file.recording.outputs[run] + 1e-3}
-    vars(file)["recording"] = file.recording._replace(outputs=outputs, tensorflow="1.15.5")
+    outputs = {**file.original.outputs, run: file.original.outputs[run] + 1e-3}
+    vars(file)["original"] = file.original._replace(outputs=outputs, tensorflow="1.15.5")
     report = validate(Migration(tf1=file, port=make_port, inputs=IMAGES), checks=["tf1-as-recorded"])
     assert not report.ok
     (finding,) = report.findings
@@ -68,7 +68,7 @@ def test_other_numbers_than_the_recorded_ones_fail(saved, run):
 @pytest.mark.parametrize(
     ("changes", "flaw"), [({"inputs": IMAGES + 1}, "inputs"), ({"seed": 1}, "a seed")], ids=["inputs", "seed"]
 )
-def test_a_recording_with_other_inputs_or_another_seed_compares_nothing(saved, changes, flaw):
+def test_original_outputs_of_other_inputs_or_another_seed_compares_nothing(saved, changes, flaw):
     migration = dataclasses.replace(Migration(tf1=saved, port=make_port, inputs=IMAGES), **changes)
     report = validate(migration, checks=["tf1-as-recorded"])
     assert report.verdict == "inconclusive"
@@ -107,7 +107,7 @@ def test_outputs_keep_their_names_and_integers_and_loops_their_numbers(save_tf1,
     assert report.ok, str(report)
 
 
-def test_a_folder_is_not_overwritten_and_a_damaged_recording_is_named(save_tf1, tmp_path):
+def test_a_folder_is_not_overwritten_and_a_damaged_file_is_named(save_tf1, tmp_path):
     (tmp_path / "assets.extra").mkdir()
     with pytest.raises(ValueError, match="exists already; give a different name"):
         save_tf1.save(str(tmp_path), model, [IMAGES])

@@ -165,7 +165,7 @@ def from_checkpoint_of_a_part(tmp_path):
     return findings(checkpoint=path)
 
 
-def of_another_recording(tmp_path):
+def of_other_outputs(tmp_path):
     """Save a graph, and outputs that it does not compute."""
     with tf.Graph().as_default(), v1.Session() as session:
         images = v1.placeholder(tf.float32, IMAGES.shape)
@@ -206,7 +206,7 @@ FINDINGS = {
     "optimizer": lambda tmp_path: trained(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
     "loss": lambda tmp_path: trained(port_loss=keras.losses.SparseCategoricalCrossentropy()),
     "checkpoint": from_checkpoint_of_a_part,
-    "recording": of_another_recording,
+    "original": of_other_outputs,
     "error": lambda tmp_path: findings(port=Raises),
 }
 

@@ -62,7 +62,7 @@ class Placeholder(NamedTuple):
     has_default: bool
 
 
-class Recording(NamedTuple):
+class OriginalOutputs(NamedTuple):
     """What a TF1 program has computed in TensorFlow 1.
 
     Attributes:
@@ -188,7 +188,7 @@ class GraphFile:
         return str(prefix) if prefix.with_name(f"{prefix.name}.index").exists() else None
 
     @functools.cached_property
-    def recording(self) -> Recording | None:
+    def original(self) -> OriginalOutputs | None:
         """Return what ``examples/save_tf1.py`` has recorded in TensorFlow 1; None if there is nothing."""
         file = Path(os.fsdecode(self.path)) / "assets.extra" / "detrand.npz"
         if not file.exists():
@@ -210,7 +210,7 @@ class GraphFile:
             names = self._outputs(self._graph(run == "training"))
             if set(tf.nest.flatten(names)) <= of_run.keys():
                 outputs[run] = tf.nest.map_structure(of_run.__getitem__, names)
-        return Recording(version, seed, tuple(inputs), outputs)
+        return OriginalOutputs(version, seed, tuple(inputs), outputs)
 
     def in_folder(self, folder: Path) -> GraphFile:
         """Return the same program, its path looked up in a folder first."""

@@ -35,6 +35,7 @@ def render(reports: Sequence[Report]) -> str:
                 "findings": [_finding(finding) for finding in report.findings],
                 "accepted": report.accepted,
                 "not_needed": report.not_needed,
+                "left_out": report.left_out,
                 "seed": report.seed,
                 "tolerance": report.tolerance,
                 "seconds": round(report.seconds, 3),

@@ -335,7 +335,7 @@ class Finding:
 
     Attributes:
       kind: what differs: ``"computation"``, ``"variables"``, ``"names"``, ``"initializers"``, ``"regularizers"``,
-        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"``, ``"recording"`` (what TF1 computes here
+        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"``, ``"original"`` (what TF1 computes here
         and has computed in TensorFlow 1) or ``"error"``.
       title: the fault in one line, with both values.
       tf1: its place in TF1; None where TF1 has nothing of the kind.

@@ -39,28 +39,26 @@ def as_recorded(runner: Runner) -> Found:
     """Compare what TF1's graph computes here with what it has computed in TensorFlow 1."""
     migration = runner.migration
     assert isinstance(migration.tf1, GraphFile)
-    recording = migration.tf1.recording
-    assert recording is not None
-    flaw = "inputs" if not compare(migration.first_batch(), recording.inputs, 0.0, 0.0, equal_nan=True) else ""
-    flaw = "a seed" if migration.seed != recording.seed else flaw
+    original = migration.tf1.original
+    assert original is not None
+    flaw = "inputs" if not compare(migration.first_batch(), original.inputs, 0.0, 0.0, equal_nan=True) else ""
+    flaw = "a seed" if migration.seed != original.seed else flaw
     if flaw:
         return Found(True, f"the migration has {flaw} other than those that were recorded", compared=False)
     configs = {"inference": INFERENCE, "training": TRAINING}
     if migration.checkpoint == migration.tf1.checkpoint:
         configs["checkpoint"] = CHECKPOINT
-    of_version = f"TensorFlow {recording.tensorflow}"
+    of_version = f"TensorFlow {original.tensorflow}"
     for run, config in configs.items():
-        if run in recording.outputs:
+        if run in original.outputs:
             tf1 = runner.tf1.outcome(config)
-            found = compare_outcomes(runner, tf1, replace(tf1, outputs=recording.outputs[run]), explain=False)
+            found = compare_outcomes(runner, tf1, replace(tf1, outputs=original.outputs[run]), explain=False)
             if not found.ok:
                 title = f"TF1's graph computes other numbers here than in {of_version}"
-                finding = Finding("recording", f"{title} ({run})")
+                finding = Finding("original", f"{title} ({run})")
                 details = str(found.comparisons["outputs"])
                 return replace(found, summary=f"{title}: {run}: {found.summary}", details=details, findings=(finding,))
-    return Found(
-        True, f"TF1's graph computes here what it has computed in {of_version}: {', '.join(recording.outputs)}"
-    )
+    return Found(True, f"TF1's graph computes here what it has computed in {of_version}: {', '.join(original.outputs)}")
 
 
 def constant_weights(runner: Runner) -> Found:

@@ -68,7 +68,7 @@ def checks_of(migration: Migration) -> list[str]:
     """Return the names of the checks that apply to a migration, in order."""
     left_out = {"checkpoint": migration.checkpoint is None, "training-steps": migration.train is None}
     file = migration.tf1
-    left_out["tf1-as-recorded"] = not isinstance(file, GraphFile) or file.recording is None
+    left_out["tf1-as-recorded"] = not isinstance(file, GraphFile) or file.original is None
     left_out |= dict.fromkeys(left_out_of_graph_file(migration), True)
     return [name for name in CHECKS if not left_out.get(name)]
 
