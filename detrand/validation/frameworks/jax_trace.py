@@ -127,8 +127,9 @@ class JaxTrace(RecordedPort):
                 try:
                     return jax.make_jaxpr(functools.partial(outputs_of, model=model))(*given), jax.tree.leaves(given)
                 except Exception as error:  # of code that looks at numbers, as no compiled program can
-                    at = f" at {line}" if (line := line_of_user(error)) else ""
-                    raise TypeError(f"JAX cannot trace the port: it raises {type(error).__name__}{at}") from error
+                    first = _error_of_jax(error)
+                    at = f" at {line}" if (line := line_of_user(first)) else ""
+                    raise TypeError(f"JAX cannot trace the port: it raises {type(first).__name__}{at}") from error
 
         closed, given = compute(traced)
         program = Program(closed, given, FUNCTIONS)
@@ -319,6 +320,14 @@ def _marking(original: Callable[..., Any], numbers: Mapping[int, int]) -> Callab
             return original(self, *args, **kwargs)
 
     return call
+
+
+def _error_of_jax(error: BaseException) -> BaseException:
+    """Return the error of JAX from which Keras has made another one; the error itself if there is none."""
+    first: BaseException | None = error
+    while first is not None and not isinstance(first, jax.errors.JAXTypeError):
+        first = first.__cause__ or first.__context__
+    return first or error
 
 
 def _as_one_op(step: Any, equation: Equation) -> Any:
