@@ -245,10 +245,12 @@ def _draft_of_graph_file(file: Path, source: str) -> Draft:
 
 
 def _draft_of(module: str, name: str, file: Path, source: str) -> Draft:
-    model = _imported(module, name, file.parent)
+    model, needs_contrib = _imported(module, name, file.parent)
+    layers = "detrand.enable_v1_layers()  # brings tf.layers and tf.nn.rnn_cell back\n"
+    line = f"from {module} import {name}  # noqa: E402\n"
+    in_block = f"with contrib.tensorflow_1():  # import tensorflow as it was in TensorFlow 1\n    {line}"
     imports = (
-        "\nimport detrand\n\ndetrand.enable_v1_layers()  # brings tf.layers and tf.nn.rnn_cell back\n"
-        f"from {module} import {name}  # noqa: E402\n"
+        "\nimport contrib\nimport detrand\n\n" + in_block if needs_contrib else f"\nimport detrand\n\n{layers}{line}"
     )
     given, inputs = _parameters(source, model)
     if inputs:
@@ -290,15 +292,24 @@ def _text(file: Path, name: str, imports: str, arrays: Mapping[str, str], model:
     )
 
 
-def _imported(module: str, name: str, folder: Path) -> Callable[..., Any]:
+def _imported(module: str, name: str, folder: Path) -> tuple[Callable[..., Any], bool]:
+    """Return a model, and whether it is imported in the block of the ``contrib.py`` that lies beside the file."""
+    needs_contrib = False
     with _first_in_path(folder):
         try:
-            model = getattr(importlib.import_module(module), name)
+            try:
+                model = getattr(importlib.import_module(module), name)
+            except Exception:
+                if not (folder / "contrib.py").is_file():
+                    raise
+                with importlib.import_module("contrib").tensorflow_1():
+                    model = getattr(importlib.import_module(module), name)
+                needs_contrib = True
         except (Exception, SystemExit) as error:
             raise MigrationError(f"{name} cannot be imported from {module}: {describe_error(error)}") from error
     if not callable(model):
         raise MigrationError(f"{module}:{name} is of type {type(model).__name__}; name a function or a class")
-    return model
+    return model, needs_contrib
 
 
 def _parameters(source: str, model: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:

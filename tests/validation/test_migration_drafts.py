@@ -1,9 +1,12 @@
 """Migration files that `detrand init` writes."""
 
 import contextlib
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import detrand
 from detrand import enable_v1_layers
@@ -121,6 +124,36 @@ def test_parameters_are_inputs_whose_shapes_are_left_open(folder, capsys):
     keep_prob = "keep_prob=0.5 if training else 1.0"
     assert f"return of_parameters(images=images, scale=scale, is_training=training, {keep_prob})\n" in text
     (folder / "net.py").write_text(text.replace("(2, 8)", "(2, 4)"))
+    assert main(["validate", "net.py"]) == PASSED
+
+
+@pytest.fixture
+def tensorflow_as_it_is(monkeypatch):
+    """Undo what contrib.py changes in TensorFlow and in the imported modules."""
+    before = {*sys.modules}
+    for module in (tf, tf.compat.v1):
+        monkeypatch.setattr(module, "contrib", None, raising=False)
+    monkeypatch.setattr(tf.compat.v1, "estimator", None, raising=False)
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith(("contrib", "of_contrib", "tensorflow.contrib")):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("tensorflow_as_it_is")
+def test_a_model_that_needs_tf_contrib_is_imported_with_the_stand_in_beside_it(folder, capsys):
+    (folder / "of_contrib.py").write_text(
+        "import tensorflow as tf\n"
+        "from tensorflow.contrib import layers\n\n\n"
+        "def build():\n"
+        '    x = tf.placeholder(tf.float32, [None, 6], name="x")\n'
+        "    return layers.fully_connected(x, 3)\n"
+    )
+    assert main(["init", "net.py", "--from", "of_contrib:build"]) == COULD_NOT_RUN
+    assert "copy examples/contrib.py of detrand" in capsys.readouterr().err
+    shutil.copy(Path(__file__).parents[2] / "examples" / "contrib.py", folder)
+    assert main(["init", "net.py", "--from", "of_contrib:build"]) == PASSED
+    assert "with contrib.tensorflow_1():" in (folder / "net.py").read_text()
     assert main(["validate", "net.py"]) == PASSED
 
 
