@@ -17,8 +17,9 @@ from detrand.arguments import and_more, percent, plural, shorten
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.metrics import OutputMetric, metric_of
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
-from detrand.random_op_diff import describe_uncontrolled, describe_without_counterpart
+from detrand.random_op_diff import describe_source, describe_uncontrolled, describe_without_counterpart
 from detrand.seeding.callsite import UNKNOWN, describe_error
+from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, RATE, REGULARIZER, layer_of
 from detrand.validation.diagnosis.causes import (
@@ -141,7 +142,11 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     summaries = [found.summary, *(each.title for each in random_ops[:1])]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
-    findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
+    draws = (*tf1.uncontrolled, *port.uncontrolled)
+    findings = [
+        _of_uncontrolled(finding_of(each, causes(each, hyperparameters=hyperparameters)), each, draws)
+        for each in diagnosis.divergences
+    ]
     findings = list(_one_for_each_fault(runner, diagnosis.divergences, findings))
     rest = causes(
         None,
@@ -211,6 +216,19 @@ def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list
         *(Cause(each, fault=Fault.RANDOM_OP_OF_PORT) for each in describe_without_counterpart((), of_port)),
     ]
     return likely, [Finding("computation", each.title, fault=each.fault) for each in likely]
+
+
+_RUN_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+
+
+def _of_uncontrolled(finding: Finding, divergence: Divergence, draws: Sequence[RandomOp]) -> Finding:
+    """Return a finding of an unknown cause as one of a draw that no scope controls, if its op draws or runs Python."""
+    ops = [op for op in (divergence.tf1, divergence.port) if op is not None]
+    here = [each for each in draws if any(each.caller in op.line or op.type in _RUN_PYTHON for op in ops)]
+    if finding.fault is not Fault.UNEXPLAINED or not here:
+        return finding
+    title = f"random numbers differ that no scope controls: {describe_source(here[0])}"
+    return replace(finding, title=title, fault=Fault.UNCONTROLLED)
 
 
 def _explain_draws(

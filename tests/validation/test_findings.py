@@ -593,6 +593,22 @@ def report_on_labelled(**faults):
     )
 
 
+def noise_of_numpy():
+    return np.random.default_rng().normal(size=(4, 6)).astype(np.float32)
+
+
+def test_a_draw_that_no_scope_controls_is_the_cause_where_it_differs():
+    def network(inputs, training):
+        noise = tf.ensure_shape(tf.numpy_function(noise_of_numpy, [], np.float32), (4, 6))
+        return dense(inputs, 2, "out") + tf.reduce_sum(noise, 1, keepdims=True)
+
+    report = validate(Migration(tf1=network, port=shim_port(network), inputs=ROWS), checks=["random-inference"])
+    (finding,) = report.findings
+    assert finding.title == "random numbers differ that no scope controls: np.random.default_rng", str(report)
+    assert finding.remedy.startswith("draw them with a function of TensorFlow or Keras that a scope controls")
+    assert finding.symptom == "random-op" and finding.port.line.startswith(__file__)
+
+
 @pytest.mark.parametrize("shape", [(4, 1), (1, 6)])
 def test_random_numbers_of_another_shape_are_one_finding(shape):
     def network(inputs, training, noise_shape=None):
