@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import itertools
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,9 +82,15 @@ def install(patches: Patches) -> None:
         jax_draws.scope.set_global(object())
 
 
-def compiling_for(stream: Stream) -> contextlib.AbstractContextManager[None]:
-    """Return a scope in which functions that were compiled outside a stream's scopes are traced anew; and vice versa.
+@contextlib.contextmanager
+def compiling_for(stream: Stream) -> Iterator[None]:
+    """Open a scope in which functions that were compiled outside a stream's scopes are traced anew; and vice versa.
 
     The stream's other scopes use what is compiled inside, which goes on counting its runs there.
     """
-    return jax_draws.scope(weakref.ref(stream))  # JAX keeps it for as long as it keeps what is compiled
+    try:
+        with jax_draws.scope(stream.number):
+            yield
+    finally:  # JAX has restored what was there before, which may be a scope that was left before this one
+        if isinstance(number := jax_draws.scope.value, int) and not cursors.is_open(number):
+            jax_draws.scope(None).__enter__()

@@ -1,5 +1,6 @@
 """Flax in a scope: its dropout, and what its random keys draw by themselves, are what the session draws."""
 
+import gc
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ from detrand import DeterministicRandomTestTool, ScopeError, assert_allclose
 nnx = pytest.importorskip("flax.nnx")
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
+jax_draws = pytest.importorskip("detrand._patching.jax_draws")
 v1 = tf.compat.v1
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
@@ -108,3 +110,20 @@ def test_flax_draws_by_itself_in_inference_and_outside_of_a_scope():
         raise ZeroDivisionError
     assert not tool.random_ops
     assert (nnx.Dropout.__call__, nnx.Rngs.normal, nnx.Rngs.gumbel) == methods
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_scopes_that_are_left_in_any_order_leave_nothing_to_jax(first):
+    def draws():
+        with DeterministicRandomTestTool().scope():
+            yield jnp.ones(2) + 1
+
+    generators = [draws(), draws()]
+    for each in generators:
+        next(each)
+    for number in (first, 1 - first):
+        generators[number].close()
+    del generators
+    gc.collect()
+    assert jax_draws.scope.value is None
+    assert (jnp.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]

@@ -39,7 +39,7 @@ def titles(result):
     [(None, None, ["constant-mode"]), ("a", None, ["checkpoint"]), ("a", "b", ["checkpoint", "training-steps"])],
 )
 def test_a_check_applies_if_the_migration_has_what_it_needs(checkpoint, train, last):
-    names = registry.checks_of(types.SimpleNamespace(checkpoint=checkpoint, train=train))
+    names = registry.checks_of(types.SimpleNamespace(tf1=None, checkpoint=checkpoint, train=train))
     assert names[-len(last) :] == last
     assert names[:1] == ["variables-created-once"]
 
