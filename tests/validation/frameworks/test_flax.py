@@ -30,6 +30,13 @@ IMAGES, LABELS = numbers(5, 8, 8, 3), np.array([0, 1, 2, 3, 0])
 GLOROT = nnx.initializers.glorot_uniform()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_are_dropped():
+    """Drop what JAX has compiled, which takes gigabytes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def with_v1_layers():
     with enable_v1_layers():
