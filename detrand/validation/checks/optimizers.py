@@ -178,7 +178,7 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
     audited.pop(RATE, None)
     try:
         tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
-        if tf1 is None:
+        if tf1 is None or tf1.not_probed:
             return Needed()
         changes: dict[str, Any] = {}
         in_gradients, line = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
