@@ -55,7 +55,7 @@ def all_targets():
         elif isinstance(value, tuple | dict):
             items = value.values() if isinstance(value, dict) else value
             targets |= {str(item): item for item in items if isinstance(item, Target)}
-    missing = [name for name in ("jax", "torch") if not is_installed(name)]
+    missing = [name for name in ("flax", "jax", "torch") if not is_installed(name)]
     yield from (target for target in targets.values() if not set(missing) & set(target.module.split(".")))
     for raw_ops in RAW_OP_MODULES:
         yield from (Target(raw_ops, op_type, ()) for op_type in RANDOM_OPS)
