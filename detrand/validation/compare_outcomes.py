@@ -142,11 +142,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     summaries = [found.summary, *(each.title for each in random_ops[:1])]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
-    draws = (*tf1.uncontrolled, *port.uncontrolled)
-    findings = [
-        _of_uncontrolled(finding_of(each, causes(each, hyperparameters=hyperparameters)), each, draws)
-        for each in diagnosis.divergences
-    ]
+    findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
     findings = list(_one_for_each_fault(runner, diagnosis.divergences, findings))
     rest = causes(
         None,
@@ -177,6 +173,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
             findings = _untraced(runner, title, hyperparameters)
         else:
             findings = [Finding("computation", f"{title}; {_UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)]
+    findings = [_with_uncontrolled(each, (*tf1.uncontrolled, *port.uncontrolled)) for each in findings]
     return replace(
         found,
         ok=False,
@@ -218,17 +215,13 @@ def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list
     return likely, [Finding("computation", each.title, fault=each.fault) for each in likely]
 
 
-_RUN_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
-
-
-def _of_uncontrolled(finding: Finding, divergence: Divergence, draws: Sequence[RandomOp]) -> Finding:
-    """Return a finding of an unknown cause as one of a draw that no scope controls, if its op draws or runs Python."""
-    ops = [op for op in (divergence.tf1, divergence.port) if op is not None]
-    here = [each for each in draws if any(each.caller in op.line or op.type in _RUN_PYTHON for op in ops)]
-    if finding.fault is not Fault.UNEXPLAINED or not here:
+def _with_uncontrolled(finding: Finding, draws: Sequence[RandomOp]) -> Finding:
+    """Return a finding; if its cause is unknown, with the draws that no scope controls as possible causes."""
+    if finding.fault is not Fault.UNEXPLAINED or not draws:
         return finding
-    title = f"random numbers differ that no scope controls: {describe_source(here[0])}"
-    return replace(finding, title=title, fault=Fault.UNCONTROLLED)
+    possible = (f"no scope controls {describe_source(each)} at {each.caller}" for each in draws)
+    title = finding.title.removesuffix(f"; {_UNKNOWN_CAUSE}")
+    return replace(finding, title=title, others=tuple(dict.fromkeys(possible)), fault=Fault.POSSIBLE)
 
 
 def _explain_draws(
@@ -239,7 +232,7 @@ def _explain_draws(
     A port that has TF1's dropouts, draws nothing and does not normalize as in training never passes on that it trains.
     """
     faults = {each.fault for each in findings}
-    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT, Fault.DRAWN_SHAPE}):
+    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}):
         return True
     return Fault.NORMALIZES_IN_INFERENCE in faults and _has_idle_dropouts(hyperparameters, port)
 

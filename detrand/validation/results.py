@@ -41,7 +41,6 @@ class Fault(enum.Enum):
     RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
     DRAWN_SHAPE = enum.auto()  # of random numbers
-    UNCONTROLLED = enum.auto()  # random numbers
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
     NORMALIZES_IN_INFERENCE = enum.auto()  # the port, with moving averages
     OTHER_TENSORS = enum.auto()  # outputs or labels in the place of others
@@ -69,7 +68,6 @@ _SYMPTOMS = {
     Fault.RANDOM_OP_OF_TF1: "random-op",
     Fault.RANDOM_OP_OF_PORT: "random-op",
     Fault.DRAWN_SHAPE: "random-op",
-    Fault.UNCONTROLLED: "random-op",
     Fault.NORMALIZES_IN_TRAINING: "training-mode",
     Fault.NORMALIZES_IN_INFERENCE: "training-mode",
 }

@@ -82,7 +82,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
 _ONLY_OPS = {Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS}
-_LESS_THAN_A_SUM = {*_ONLY_OPS, Fault.ONLY_IN_ONE, Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT, Fault.DRAWN_SHAPE}
+_LESS_THAN_A_SUM = {*_ONLY_OPS, Fault.ONLY_IN_ONE, Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}
 
 
 def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:

@@ -33,11 +33,6 @@ _REMEDIES = (
         "if this is the bias of an LSTM, pass unit_forget_bias=True to the layer: TF1 adds 1 for the forget gate",
     ),
     (
-        r"random numbers differ that no scope controls: .+",
-        "draw them with a function of TensorFlow or Keras that a scope controls, outside of parallel maps, or pass "
-        "them in",
-    ),
-    (
         r"shape of random numbers differs: (.+) \(TF1\), .+",
         r"draw random numbers of shape \1 in the port, where TF1 does; noise_shape sets that of a dropout",
     ),
