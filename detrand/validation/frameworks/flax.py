@@ -5,7 +5,6 @@ Its methods import JAX and Flax, which a process with such a port has imported.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from detrand._patching.flax import OptaxOptimizer, in_current_trace
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.errors import ComparisonError
-from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.variables.flax_modules import (
     FlaxVariable,
@@ -60,10 +59,11 @@ class Flax(Framework):
         "is a flax.nnx.Module, which no dtype policy of Keras governs; leave out dtype_policy, and return a module in "
         "float32"
     )
-    draws_initial_values = False
+    draws_initial_values = adds_losses = False
+    remedies = _REMEDIES
 
     def __init__(self, model: Any):
-        self._module = _module_of(model)
+        self._module = module_of(model)
 
     def check(self, model: Any) -> None:
         """Raise a `ValueError` for a module without values, of ``flax.linen``, or not on the CPU."""
@@ -112,14 +112,6 @@ class Flax(Framework):
 
         return jax.device_put(np.asarray(array), jax.devices("cpu")[0])
 
-    def keeps_losses(self, model: Any) -> bool:
-        """Return False: a module adds no losses."""
-        return False
-
-    def losses(self, model: Any) -> list[Any]:
-        """Return no losses."""
-        return []
-
     def loss_and_gradients(
         self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
     ) -> tuple[Any, Sequence[Any]]:
@@ -154,11 +146,6 @@ class Flax(Framework):
     def weights(self, layer: Any) -> Sequence[Any]:
         """Return the variables of a module, without those of the modules in it."""
         return own_flax_variables(layer)
-
-    def remedy_of(self, title: str) -> str:
-        """Return how to do in Flax what TF1 does, where that differs from Keras; empty if the title says none."""
-        matches = ((re.match(pattern, title), remedy) for pattern, remedy in _REMEDIES.items())
-        return next((match.expand(remedy) for match, remedy in matches if match is not None), "")
 
     def traced(
         self,
@@ -195,10 +182,6 @@ class Flax(Framework):
         gradients = {id(variable): gradient for gradient, variable in pairs}
         paths = paths_of_variables(self._module)
         optimizer.update({path: (each, gradients[id(each)]) for path, each in paths.items() if id(each) in gradients})
-
-
-def _module_of(model: Any) -> Any:
-    return getattr(model, "__self__", model)
 
 
 def _joined(path: Path) -> str:

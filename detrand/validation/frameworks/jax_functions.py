@@ -1,10 +1,11 @@
 """Primitives and functions of JAX as ops of TensorFlow: what each computes, in steps that a TF1 program computes, too.
 
 `STEPS` has a function for each primitive of JAX, and each function of ``jax.nn`` and ``jax.numpy``, that a TF1 program
-computes in another way than in one op without attributes. It gets a `Step`, which it calls for each op with the op's
-type, a function of NumPy arrays that computes it, and operands; and the equation. `fused` finds equations that are one
-op of TensorFlow together. Where steps raise an error, or their result is not that of JAX, an equation is one op.
-`TYPES` has the types of ops for primitives that are one op.
+computes differently than in one op without attributes. The function gets a `Step` and the equation. It calls the step
+for each op, with the type of the op, a function of NumPy arrays that computes it, and operands; and it raises a
+`NoStepsError` for operands that its steps do not cover. If it raises an error, or its result is not that of JAX, the
+equation is one op. `fused` finds equations that are one op of TensorFlow together. `TYPES` has the types of ops for
+primitives that are one op.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from detrand.validation.frameworks.jax_programs import (
     convolved,
     in_windows,
 )
+from detrand.validation.frameworks.traces import NoStepsError
 from detrand.validation.frameworks.windows import (
     as_attribute,
     dilated,
@@ -123,7 +125,7 @@ def _integer_power(step: Step, equation: Equation) -> Any:
 
 def _select(step: Step, equation: Equation) -> Any:
     if len(equation.inputs) != 3:
-        raise NotImplementedError
+        raise NoStepsError
     which, no, yes = _broadcast(equation)
     if (number := _number(which)) is not None:
         return yes if number else no
@@ -171,7 +173,7 @@ def _pad(step: Step, equation: Equation) -> Any:
     source, value = equation.inputs
     config = equation.params["padding_config"]
     if any(interior or start < 0 or end < 0 for start, end, interior in config):
-        raise NotImplementedError
+        raise NoStepsError
     amounts = np.asarray([each[:2] for each in config], np.int32)
 
     def padded(x: np.ndarray, amounts: np.ndarray, value: Any = 0) -> np.ndarray:
@@ -225,7 +227,7 @@ def _convolution(step: Step, equation: Equation) -> Any:
     x, kernel = equation.inputs
     params, count = equation.params, x.value.ndim - 2
     if params["batch_group_count"] > 1 or not channels_last(params["dimension_numbers"], x.value.ndim):
-        raise NotImplementedError
+        raise NoStepsError
     if any(each > 1 for each in params["lhs_dilation"]):
         return _transposed(step, equation, kernel, is_flipped=False)
     groups = params["feature_group_count"]
@@ -253,14 +255,14 @@ def _transposed(step: Step, equation: Equation, kernel: Operand, *, is_flipped: 
     x, (result,), params = equation.inputs[0], equation.outputs, equation.params
     count = x.value.ndim - 2
     if params["feature_group_count"] > 1 or any(each > 1 for each in params["window_strides"]):
-        raise NotImplementedError
+        raise NoStepsError
     strides, dilations, sizes = params["lhs_dilation"], params["rhs_dilation"], result.value.shape[1:-1]
     windows = dilated(equation.inputs[1].value.shape[:count], dilations)
     wholes = [(n - 1) * s + w for n, s, w in zip(x.value.shape[1:-1], strides, windows, strict=True)]
     starts = [w - 1 - start for w, (start, _) in zip(windows, params["padding"], strict=True)]
     ends = [(start, whole - start - n) for start, whole, n in zip(starts, wholes, sizes, strict=True)]
     if any(start < 0 for start in starts):
-        raise NotImplementedError
+        raise NoStepsError
 
     def usual(padding: str, x: np.ndarray, strides: Sequence[int]) -> list[int]:
         more = [0 if padding == "SAME" else max(w - s, 0) for w, s in zip(windows, strides, strict=True)]
@@ -293,7 +295,7 @@ def _pooling(params: Mapping[str, Any], shape: Sequence[int], *, counts: bool = 
     names = ("base_dilation", "window_dilation")
     is_dilated = any(each > 1 for name in names for each in params.get(name, ()))
     if is_dilated or len(sizes) < 3 or [sizes[0], sizes[-1], strides[0], strides[-1]] != [1, 1, 1, 1]:
-        raise NotImplementedError
+        raise NoStepsError
     count = len(sizes) - 2
     text = padding_text(padding[1:-1], shape[1:-1], sizes[1:-1], strides[1:-1], counts=counts)
     attributes = {"ksize": sizes[1:-1], "strides": strides[1:-1]}
@@ -321,7 +323,7 @@ def _resize(step: Step, equation: Equation) -> Any:
     (x,), (result,) = equation.inputs, equation.outputs
     sizes = result.value.shape[1:-1]
     if x.value.ndim != 4 or (x.value.shape[0], x.value.shape[-1]) != (result.value.shape[0], result.value.shape[-1]):
-        raise NotImplementedError
+        raise NoStepsError
     is_bilinear = any(each.name == "dot_general" for each in equation.leaves)
 
     def resized(of: Attributes, x: np.ndarray) -> np.ndarray:
@@ -359,14 +361,14 @@ def _activation(op_type: str, function: Callable[[np.ndarray], np.ndarray]) -> S
 def _elu(step: Step, equation: Equation) -> Any:
     x, *alphas = equation.inputs
     if any(not each.is_constant or each.value != 1 for each in alphas):
-        raise NotImplementedError
+        raise NoStepsError
     return step("Elu", lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), x)
 
 
 def _leaky_relu(step: Step, equation: Equation) -> Any:
     x, slope = equation.inputs
     if not slope.is_constant or slope.value.size > 1:
-        raise NotImplementedError
+        raise NoStepsError
     attributes = {"alpha": f"{np.float32(slope.value):.7g}"}
     return step("LeakyRelu", lambda of, x: np.where(x >= 0, x, x * float(of["alpha"])), x, attributes=attributes)
 

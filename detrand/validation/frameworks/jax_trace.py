@@ -37,6 +37,7 @@ from detrand.validation.frameworks.traces import (
     INPUT,
     NOTHING,
     READ,
+    NoStepsError,
     RecordedPort,
     Substitution,
     Trace,
@@ -250,7 +251,7 @@ class JaxTrace(RecordedPort):
         for position, operand in enumerate(operands):
             if isinstance(operand, Operand) and not operand.is_constant:
                 if not operand.name:
-                    raise NotImplementedError  # of an equation that is a part of another op
+                    raise NoStepsError  # of an equation that is a part of another op
                 inputs.append(operand.name)
                 values.append(operand.value)
                 continue

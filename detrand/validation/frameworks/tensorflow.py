@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,13 @@ class Framework:
       why_no_strategy: why a strategy has no replicas on it; empty if it has.
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
+      adds_losses: whether models have regularization losses, which their calls add.
+      remedies: what to change in a port with a fault, by patterns of titles, where the framework has a form of its own.
     """
 
     no_graph = remedy = why_no_strategy = why_no_policy = ""
-    draws_initial_values = True
+    draws_initial_values = adds_losses = True
+    remedies: Mapping[str, str] = {}
 
     def check(self, model: Any) -> None:
         """Raise a `ValueError` that says what to do about a model that cannot be run and trained."""
@@ -53,11 +57,11 @@ class Framework:
 
     def keeps_losses(self, model: Any) -> bool:
         """Return whether a model is of a kind that has regularization losses."""
-        return hasattr(model, "losses")
+        return self.adds_losses and hasattr(model, "losses")
 
     def losses(self, model: Any) -> list[Any]:
         """Return the regularization losses that the last call of a model added."""
-        return list(getattr(model, "losses", ()))
+        return list(getattr(model, "losses", ())) if self.adds_losses else []
 
     def loss_and_gradients(
         self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
@@ -92,8 +96,9 @@ class Framework:
         return getattr(layer, name, None)
 
     def remedy_of(self, title: str) -> str:
-        """Return what to change in a port with a fault, by its title, where the framework has an own form of that."""
-        return ""
+        """Return what to change in a port with a fault, by its title; empty if `remedies` do not say it."""
+        matches = ((re.match(pattern, title), remedy) for pattern, remedy in self.remedies.items())
+        return next((match.expand(remedy) for match, remedy in matches if match is not None), "")
 
     def traced(
         self,
@@ -129,3 +134,8 @@ class Framework:
     def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
         """Update variables with an optimizer, given pairs of a gradient and a variable."""
         optimizer.apply_gradients(pairs, **arguments)
+
+
+def module_of(model: Any) -> Any:
+    """Return the module that a port is, or a method of which it is."""
+    return getattr(model, "__self__", model)

@@ -19,7 +19,7 @@ from detrand._patching.optimizers import is_torch_optimizer
 from detrand._patching.torch import is_compiled
 from detrand.changes import Changes, attribute_set
 from detrand.errors import ComparisonError
-from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.variables.tf1_view import TF1View
 from detrand.variables.torch_modules import TorchVariable, own_variables, torch_variables
@@ -66,7 +66,8 @@ class Torch(Framework):
         "is a torch.nn.Module, which no dtype policy of Keras governs; leave out dtype_policy, and return a module in "
         "float32"
     )
-    draws_initial_values = False
+    draws_initial_values = adds_losses = False
+    remedies = _REMEDIES
 
     def check(self, model: Any) -> None:
         """Raise a `ValueError` for a module that is compiled, not complete, or not on the CPU."""
@@ -114,14 +115,6 @@ class Torch(Framework):
         import torch
 
         return torch.tensor(np.asarray(array))
-
-    def keeps_losses(self, model: Any) -> bool:
-        """Return False: a module adds no losses."""
-        return False
-
-    def losses(self, model: Any) -> list[Any]:
-        """Return no losses."""
-        return []
 
     def loss_and_gradients(
         self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
@@ -172,8 +165,7 @@ class Torch(Framework):
         """Return how to do in PyTorch what TF1 does, where that differs from Keras; empty if the title says none."""
         if found := re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title):
             return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value"
-        matches = ((re.match(pattern, title), remedy) for pattern, remedy in _REMEDIES.items())
-        return next((match.expand(remedy) for match, remedy in matches if match is not None), "")
+        return super().remedy_of(title)
 
     def traced(
         self,
@@ -230,11 +222,6 @@ def _noting_calls(owner: Any, name: str, note: Callable[..., None]) -> contextli
         return original(*args, **kwargs)
 
     return attribute_set(owner, name, noted)
-
-
-def module_of(model: Any) -> Any:
-    """Return the module that a port is, or a method of which it is."""
-    return getattr(model, "__self__", model)
 
 
 def is_torch_tensor(leaf: Any) -> bool:

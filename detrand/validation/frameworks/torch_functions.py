@@ -1,9 +1,9 @@
 """Functions of PyTorch as ops of TensorFlow: what each computes, in steps that a TF1 program computes, too.
 
 `STEPS` has a function for each function of PyTorch that a TF1 program computes in several ops, or in one op with
-attributes. It gets a `Step`, which it calls for each op with the op's type, a function that computes it, and operands.
-It raises a NotImplementedError for arguments that its steps do not cover. Where it raises an error, or its result is
-not that of PyTorch, the function is traced as one op (see `TorchTrace`). `TYPES` has the types of ops for functions
+attributes. The function gets a `Step`, which it calls for each op with the type of the op, a function that computes it,
+and operands. It raises a `NoStepsError` for arguments that its steps do not cover. If it raises an error, or its result
+is not that of PyTorch, the function is traced as one op (see `TorchTrace`). `TYPES` has the types of ops for functions
 that are one op without attributes.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from detrand.validation.frameworks.traces import NoStepsError
 from detrand.validation.frameworks.windows import (
     as_attribute,
     dilated,
@@ -199,7 +200,7 @@ def _embedding(step: Step, input: Any, weight: Any, *rest: Any, **_: Any) -> Any
 
 def _normalize(step: Step, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Any:
     if p != 2:
-        raise NotImplementedError
+        raise NoStepsError
     squares = step("Square", torch.square, input)
     total = step("Sum", lambda x, axes: torch.sum(x, axes, keepdim=True), squares, _axes(input, dim))
     return step("Mul", torch.mul, input, step("Rsqrt", torch.rsqrt, step("Maximum", _maximum, total, eps**2)))
@@ -245,7 +246,7 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Any:
     if running_mean is not None or not use_input_stats:
-        raise NotImplementedError
+        raise NoStepsError
 
     def mean_of(x: Any) -> Any:
         axes = Axes(tuple(range(2, x.dim())))
@@ -469,7 +470,7 @@ def _pooling(
 def _global_average_pool(step: Step, input: Any, output_size: Any) -> Any:
     axes = tuple(range(2, input.dim()))
     if several(output_size, len(axes)) != [1] * len(axes):
-        raise NotImplementedError
+        raise NoStepsError
     layouts = _IMAGES
     return step("Mean", lambda x, axes: torch.mean(x, axes, keepdim=True), input, Axes(axes), layouts=layouts)
 
@@ -537,7 +538,7 @@ def _attention(
     scale: float | None = None,
 ) -> Any:
     if dropout_p or is_causal:
-        raise NotImplementedError
+        raise NoStepsError
     transposed = step("Transpose", lambda x: x.transpose(-1, -2), key)
     scores = step("BatchMatMulV2", torch.matmul, query, transposed)
     scores = step("Mul", torch.mul, scores, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -575,7 +576,7 @@ def _multi_head_attention(
 ) -> Any:
     """Compute self-attention or cross-attention of one width on inputs of the shape (time, batch, features)."""
     if (training and dropout_p) or use_separate_proj_weight or query.dim() != 3 or is_causal:
-        raise NotImplementedError
+        raise NoStepsError
     time, batch, width = query.shape
 
     def heads_of(x: Any, number: int) -> Any:
@@ -624,7 +625,7 @@ def _recurrent(cell: Callable[..., Any], states: int) -> Callable[..., Any]:
         batch_first: bool,
     ) -> Any:
         if (dropout and train) or not isinstance(has_biases, bool):  # packed sequences have other arguments
-            raise NotImplementedError
+            raise NoStepsError
         of_cell, directions = 4 if has_biases else 2, 2 if bidirectional else 1
         given = hx if states > 1 else (hx,)
         last: list[list[Any]] = [[] for _ in range(states)]

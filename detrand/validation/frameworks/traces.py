@@ -364,6 +364,10 @@ INPUT, READ, CONSTANT = "Placeholder", "ReadVariableOp", "Const"  # types of ops
 COPIES = {"Identity", "Cast", "StopGradient"}
 
 
+class NoStepsError(Exception):
+    """A function has no steps for its arguments, and is traced as one op."""
+
+
 class RecordedPort(TracedPort):
     """A port whose ops were recorded in a call of it.
 

@@ -33,7 +33,7 @@ from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
 from detrand.validation.frameworks import flax, keras3, torch
-from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.tensorflow import Framework, module_of
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.counterparts import (
@@ -528,9 +528,10 @@ def as_array(leaf: Any) -> Any:
 
 def framework_of(model: Any) -> Framework:
     """Return the framework on which a model runs."""
-    if is_torch_module(torch.module_of(model)):
+    module = module_of(model)
+    if is_torch_module(module):
         return torch.Torch()
-    if is_flax_module(torch.module_of(model)) or flax.is_linen_module(torch.module_of(model)):
+    if is_flax_module(module) or flax.is_linen_module(module):
         return flax.Flax(model)
     backend = other_backend_of(model)
     return keras3.KerasBackend(backend) if backend else Framework()
