@@ -1,7 +1,7 @@
 """Save a TF1 program where it still runs, so that its port can be checked where it does not.
 
-Copy this file to the machine with TensorFlow 1. It needs TensorFlow 1.15 with NumPy, and Python 3.7;
-the model may use ``tf.contrib`` and all else that TensorFlow 2 does not have::
+Copy this file to the machine with TensorFlow 1. It needs TensorFlow 1.15 with NumPy, and Python 3.7; the model may use
+``tf.contrib`` and all else that TensorFlow 2 does not have::
 
     import numpy as np
     import save_tf1
