@@ -149,8 +149,8 @@ def test_a_factor_that_the_port_lacks_is_a_finding(factor):
 
 
 def gate(hidden):
-    """A gate whose argument has a factor in TF1."""
-    return hidden * tf.tanh(3.0 * hidden), hidden * tf.tanh(hidden)
+    """A gate whose argument has a factor in TF1; its result is moved before it is used."""
+    return tuple(tf.reshape(hidden * tf.tanh(each), (-1, 3)) for each in (3.0 * hidden, hidden))
 
 
 def of_positive_numbers(hidden):
@@ -194,10 +194,12 @@ def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes
     positions = np.arange(ROWS.shape[1], dtype=np.float32)
 
     def network(inputs, training):
-        return dense(inputs + tf.sin(tf.range(ROWS.shape[1], dtype=tf.float32) / 3.0), 2, "out")
+        summed = inputs + tf.sin(tf.range(ROWS.shape[1], dtype=tf.float32) / 3.0)
+        return dense(tf.reshape(summed, (-1, 3)), 2, "out")
 
     def in_reverse(inputs, training):
-        return dense(inputs + tf.constant(np.sin(positions / 3)[::-1].copy()), 2, "out")
+        summed = inputs + tf.constant(np.sin(positions / 3)[::-1].copy())
+        return dense(tf.reshape(summed, (-1, 3)), 2, "out")
 
     report = validate(Migration(tf1=network, port=shim_port(in_reverse), inputs=ROWS), checks=["random-inference"])
     (finding,) = report.findings
