@@ -262,7 +262,7 @@ class GraphFile:
         if open_placeholders:
             raise MigrationError(
                 f"the outputs of {self.path} depend on the placeholder{'s' * (len(open_placeholders) > 1)} "
-                f"{and_more(open_placeholders, _MOST_NAMES)}, which nothing is given for. Give a value in "
+                f"{and_more(open_placeholders, _MOST_NAMES)}, without a value. Give one in "
                 f"GraphFile(feeds={{{open_placeholders[0]!r}: ...}}), or an input of the migration"
             )
         if graph.is_frozen and (variables := [name for name in needed if graph.nodes[name].op in _VARIABLES]):
@@ -316,7 +316,7 @@ class GraphFile:
         if len(names) != len(given):
             raise MigrationError(
                 f"the migration has {plural(len(given), 'input')}, but {self.path} takes {len(names)}: "
-                f"{and_more(names, _MOST_NAMES) or 'none'}. Name those that the inputs stand for: "
+                f"{and_more(names, _MOST_NAMES) or 'none'}. Name the placeholders that get the inputs: "
                 "GraphFile(inputs=[...])"
             )
         return dict(zip(map(graph.tensor, names), given, strict=True))

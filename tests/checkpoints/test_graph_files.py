@@ -437,9 +437,9 @@ def unfrozen_graph():
         (
             keep_prob_graph,
             {},
-            "has 1 input, but .*graph.pb takes 2: x, keep_prob. Name those that the inputs stand for",
+            "has 1 input, but .*graph.pb takes 2: x, keep_prob. Name the placeholders that get the inputs",
         ),
-        (keep_prob_graph, {"inputs": ["x"]}, "depend on the placeholder keep_prob, which nothing is given for"),
+        (keep_prob_graph, {"inputs": ["x"]}, "depend on the placeholder keep_prob, without a value"),
         (keep_prob_graph, {"outputs": "logits"}, "has no tensor 'logits'. Its placeholders are x, keep_prob; its last"),
         (unfrozen_graph, {}, "graph.pb is not frozen: it has the variable scale, but no values"),
         (lambda: None, {}, "graph.pb holds no graph"),

@@ -190,6 +190,22 @@ def test_what_two_programs_compute_from_equal_numbers_is_one_finding(tf1_and_por
     assert re.fullmatch(title, finding.title) and finding.confirmed.endswith("the rest agrees"), str(report)
 
 
+def test_an_op_along_another_axis_is_a_finding_right_before_the_output():
+    def pooled(inputs, training):
+        weights = tf.nn.softmax(dense(tf.tanh(inputs), 3, "scores"), axis=1)
+        return tf.matmul(weights, inputs, transpose_a=True)
+
+    def along_features(inputs, training):
+        weights = tf.nn.softmax(dense(tf.tanh(inputs), 3, "scores"))
+        return tf.matmul(tf.transpose(weights, [0, 2, 1]), inputs)
+
+    inputs = np.random.default_rng(2).normal(size=(2, 5, 4)).astype(np.float32)
+    report = validate(Migration(tf1=pooled, port=shim_port(along_features), inputs=inputs), checks=["random-inference"])
+    (finding,) = report.findings
+    assert finding.title.startswith("axis of Softmax differs: "), str(report)
+    assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
 def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes():
     positions = np.arange(ROWS.shape[1], dtype=np.float32)
 

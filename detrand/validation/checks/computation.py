@@ -41,10 +41,10 @@ def as_recorded(runner: Runner) -> Found:
     assert isinstance(migration.tf1, GraphFile)
     original = migration.tf1.original
     assert original is not None
-    flaw = "inputs" if not compare(migration.first_batch(), original.inputs, 0.0, 0.0, equal_nan=True) else ""
-    flaw = "a seed" if migration.seed != original.seed else flaw
-    if flaw:
-        return Found(True, f"the migration has {flaw} other than those that were recorded", compared=False)
+    if migration.seed != original.seed:
+        return Found(True, f"the seed is {migration.seed}, and {original.seed} was recorded", compared=False)
+    if not compare(migration.first_batch(), original.inputs, 0.0, 0.0, equal_nan=True):
+        return Found(True, "the inputs are not those that were recorded", compared=False)
     configs = {"inference": INFERENCE, "training": TRAINING}
     if migration.checkpoint == migration.tf1.checkpoint:
         configs["checkpoint"] = CHECKPOINT

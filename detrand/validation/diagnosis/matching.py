@@ -210,7 +210,7 @@ class Program:
         return self._with_calls([op for op in self._without_counterpart if op.name in needed])
 
     def copies(self, end: str | None) -> list[TracedOp]:
-        """Return the diverged ops after a tensor that only move its numbers, to where they are no output."""
+        """Return the diverged ops after a tensor that only move its numbers; those that are outputs are left out."""
         outputs, holding = {op_of(name) for name in self.trace.outputs.values()}, {op_of(end or "")}
         found = []
         for op in self.diverged:

@@ -172,7 +172,7 @@ def chain(region: Sequence[TracedOp]) -> list[str]:
 
 
 def as_written(kinds: Sequence[str]) -> list[str]:
-    """Return kinds of ops, with one in place of two that compute the same with another operand."""
+    """Return kinds of ops, with AddV2 for Sub, Mul for RealDiv and Sqrt for Rsqrt: these differ by an operand only."""
     return [_WRITTEN_AS.get(each, each) for each in kinds]
 
 

@@ -34,7 +34,7 @@ _REMEDIES = (
     ),
     (
         r"shape of random numbers differs: (.+) \(TF1\), .+",
-        r"draw random numbers of shape \1 in the port, where TF1 does; noise_shape sets that of a dropout",
+        r"draw random numbers of shape \1 in the port, where TF1 does; noise_shape sets the shape for a dropout",
     ),
     (r"label smoothing differs: none \(TF1\), .+", "do not smooth the labels in the port"),
     (

@@ -72,7 +72,8 @@ from detrand.validation.diagnosis.remedies import remedy_of
         ),
         (
             "shape of random numbers differs: (4, 1, 4) (TF1), (4, 6, 4) (port)",
-            "draw random numbers of shape (4, 1, 4) in the port, where TF1 does; noise_shape sets that of a dropout",
+            "draw random numbers of shape (4, 1, 4) in the port, where TF1 does; noise_shape sets the shape for a "
+            "dropout",
         ),
         ("only TF1 multiplies by 1.702", "add this to the port"),
         ("only the port pads", "remove this from the port"),
