@@ -403,12 +403,13 @@ class _Search:
 
     def _heals(self, state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
         """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
-        sides = zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True)
-        return not rest.diverged or any(
-            len(before.diverged) - len(after.diverged)
-            > sum(op in before.region(end) or op in before.copies(end) for op in before.diverged)
-            for before, after, end in sides
-        )
+        if not rest.diverged:
+            return True
+        for before, after, end in zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True):
+            given = {op.name for op in (*before.region(end), *before.copies(end))}
+            if len(before.diverged) - len(after.diverged) > sum(op.name in given for op in before.diverged):
+                return True
+        return False
 
     def _in_attributes(
         self, state: TraceComparison, done: Substitution, ends: tuple[str | None, str | None], most: int

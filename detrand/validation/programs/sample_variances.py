@@ -40,7 +40,7 @@ class SampleVariances:
         """Return how many elements of a channel a tensor is the variance of; None if it is no sample's variance."""
         op = tensor.op
         if op.type in _FUSED and tensor.value_index == 2 and op.get_attr("is_training"):
-            given, (channels,) = op.inputs[0], tensor.shape.as_list()  # which disable_v2_tensorshape changes nothing of
+            given, (channels,) = op.inputs[0], tensor.shape.as_list()  # ints, also after disable_v2_tensorshape
             if given.shape.is_fully_defined():
                 return int(math.prod(given.shape.as_list())) // channels
             return tf.size(given) // channels if op.graph.is_fetchable(given) else None
