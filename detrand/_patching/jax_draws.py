@@ -17,10 +17,11 @@ from detrand.errors import PatchError, ScopeError
 
 try:
     from jax._src import callback as jax_callback
-    from jax._src import dispatch, effects
+    from jax._src import core, dispatch, effects
     from jax.extend.core import Primitive
     from jax.interpreters import batching, mlir
 
+    _is_at_top = core.trace_state_clean
     _ORDERED = jax_callback._OrderedIOEffect
     _lower_callback = jax_callback.io_callback_lowering
     scope = jax.make_user_context(None)  # JAX traces functions anew where its value is different
@@ -63,6 +64,11 @@ def draw(numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any,
 def is_traced(value: Any) -> bool:
     """Return whether a value becomes known only when the program being traced is executed."""
     return isinstance(value, jax.core.Tracer)
+
+
+def is_tracing() -> bool:
+    """Return whether what is called now becomes a part of a program, or may."""
+    return not _is_at_top()
 
 
 @_draw.def_impl

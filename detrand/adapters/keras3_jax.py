@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import itertools
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +21,7 @@ import numpy as np
 from detrand._patching import jax_draws
 from detrand._patching.patches import Patches
 from detrand.adapters.keras3_arrays import ArrayDraws, Numbers, Op
+from detrand.changes import locked
 from detrand.seeding import cursors
 from detrand.seeding.streams import Stream
 
@@ -66,11 +70,13 @@ class JaxDraws(ArrayDraws):
 def drawing_now() -> Iterator[None]:
     """Make the ops of a program that is traced in the block draw the runs that they would draw if they were executed.
 
-    The program must be executed once. A dropout draws numbers and compares them with its rate.
+    The program must be executed once, and JAX uses no part of it anywhere else. A dropout draws numbers and compares
+    them with its rate.
     """
     token = _drawing_now.set(True)
     try:
-        yield
+        with jax_draws.scope(next(_new_keys)):
+            yield
     finally:
         _drawing_now.reset(token)
 
@@ -82,15 +88,48 @@ def install(patches: Patches) -> None:
         jax_draws.scope.set_global(object())
 
 
+# JAX uses a program that it has compiled where its context has the same key: in all scopes of a stream, and, as long as
+# no draw became a part of a program there, in the scopes of the next stream. Most programs draw nothing.
+_new_keys = itertools.count(1)
+_keys: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
+_free_keys: list[int] = []
+_compiled: weakref.WeakSet[Stream] = weakref.WeakSet()  # those from which programs draw, or in the scopes of which
+_scopes: Counter[int] = Counter()  # how many are open, by key
+_lock = threading.RLock()  # a finalizer may leave a scope
+
+
 @contextlib.contextmanager
 def compiling_for(stream: Stream) -> Iterator[None]:
-    """Open a scope in which functions that were compiled outside a stream's scopes are traced anew; and vice versa.
+    """Open a scope in which functions that were compiled outside of all scopes are traced anew, and vice versa.
 
     The stream's other scopes use what is compiled inside, which goes on counting its runs there.
     """
+    key = locked(_lock, _enter, stream)
     try:
-        with jax_draws.scope(stream.number):
+        with jax_draws.scope(key):
             yield
     finally:  # JAX has restored what was there before, which may be a scope that was left before this one
-        if isinstance(number := jax_draws.scope.value, int) and not cursors.is_open(number):
+        if jax_draws.scope.value not in map(_keys.get, cursors.open_streams()):
             jax_draws.scope(None).__enter__()
+        locked(_lock, _leave, stream, key)
+
+
+def _enter(stream: Stream) -> int:
+    stream.on_record = _note_draw
+    if stream not in _keys:
+        _keys[stream] = _free_keys.pop() if _free_keys else next(_new_keys)
+    _scopes[_keys[stream]] += 1
+    return _keys[stream]
+
+
+def _leave(stream: Stream, key: int) -> None:
+    _scopes[key] -= 1
+    if not _scopes[key]:
+        del _scopes[key]
+        if stream not in _compiled:
+            _free_keys.append(_keys.pop(stream))
+
+
+def _note_draw() -> None:
+    if not _drawing_now.get() and jax_draws.is_tracing():
+        _compiled.update(cursors.open_streams())

@@ -31,9 +31,9 @@ def current() -> Cursor | None:
     return cursor._of_calling_thread()  # which runs in a copy of the context of a different thread
 
 
-def is_open(number: int) -> bool:
-    """Return whether the calling thread or asyncio task is in a scope of the stream of a number."""
-    return any(cursor.stream.number == number for cursor in _cursors.all())
+def open_streams() -> list[Stream]:
+    """Return the streams of the scopes that the calling thread or asyncio task is in."""
+    return [cursor.stream for cursor in _cursors.all()]
 
 
 def governed(dispatch: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

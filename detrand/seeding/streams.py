@@ -11,7 +11,7 @@ import itertools
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +108,7 @@ class Stream:
         precision then draws what the float32 op of a TF1 program draws.
       drawn_shapes: the shapes that the TF1 program draws, as far as they are known: a port that has the axes of images
         in another order draws in TF1's.
+      on_record: called with each new record, for a backend that keeps programs in which ops draw.
     """
 
     def __init__(self, seed: int, mode: str):
@@ -121,6 +122,7 @@ class Stream:
         self.traces_anew = False
         self.keras_draws_float32 = False
         self.drawn_shapes: tuple[tuple[int | None, ...], ...] = ()
+        self.on_record: Callable[[], None] | None = None
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw
         self._records: list[Record] = []
@@ -233,6 +235,8 @@ class Stream:
         """Return a new record: of a further run of an op, or of a draw that no stream decides."""
         record = Record(op_seed, run, site, phase)
         self._records.append(record)
+        if self.on_record is not None:
+            self.on_record()
         return record
 
     def enter_step(self, name: str, changes: Changes) -> Region:

@@ -13,6 +13,7 @@ nnx = pytest.importorskip("flax.nnx")
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 jax_draws = pytest.importorskip("detrand._patching.jax_draws")
+drawing_now = pytest.importorskip("detrand.adapters.keras3_jax").drawing_now
 v1 = tf.compat.v1
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
@@ -127,3 +128,60 @@ def test_scopes_that_are_left_in_any_order_leave_nothing_to_jax(first):
     gc.collect()
     assert jax_draws.scope.value is None
     assert (jnp.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_program_that_draws_nothing_is_compiled_once_for_the_scopes_of_all_tools():
+    traced = []
+
+    @jax.jit
+    def double(x):
+        traced.append("double")
+        return 2 * x
+
+    double(X)
+    for _ in range(3):
+        with DeterministicRandomTestTool().scope():
+            nnx.Rngs(0).normal((2,))  # drawn at once, so in no program
+            double(X)
+    assert traced == ["double", "double"]  # outside of all scopes, and in them
+
+
+def _normal():
+    return nnx.Rngs(0).normal((2,))
+
+
+def _normal_of_an_inner_scope():
+    with DeterministicRandomTestTool(9).scope():
+        return _normal()
+
+
+def _normal_of_numpy():
+    return jnp.asarray(np.random.normal(size=2))
+
+
+@pytest.mark.parametrize("draw", [_normal, _normal_of_an_inner_scope, _normal_of_numpy])
+def test_a_program_that_draws_is_compiled_for_the_scopes_of_one_tool(draw):
+    traced = []
+
+    @jax.jit
+    def program():
+        traced.append(draw)
+        return draw()
+
+    tools = [DeterministicRandomTestTool(seed) for seed in (1, 2)]
+    for tool in (*tools, *tools):
+        with tool.scope():
+            program()
+    assert len(traced) == 2
+    assert [len(tool.random_ops) for tool in tools] == [0 if draw is _normal_of_an_inner_scope else 1] * 2
+
+
+def test_a_program_that_is_traced_to_draw_now_is_used_nowhere_else():
+    double = jax.jit(lambda x: 2 * x * _normal())
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        with drawing_now():
+            jax.make_jaxpr(double)(1.0)
+        double(1.0)
+        double(1.0)
+    assert [op.op_seed for op in tool.random_ops] == [0, 1]
