@@ -43,6 +43,8 @@ ENTER_NAME_SCOPE = Target("tensorflow.python.framework.ops", "name_scope_v2.__en
 _SET_ATTRIBUTE = Target("tensorflow.python.framework.ops", "Operation._set_attr", ("self", "attr_name", "attr_value"))
 _UPDATE_INPUT = Target("tensorflow.python.framework.ops", "Operation._update_input", ("self", "index", "tensor"))
 
+LOSS_FUNCTIONS = ("tensorflow/python/ops/losses", "tf_slim/losses")  # the folders with ``tf.losses``'s functions
+
 # Each hash of a variable in a graph asks it, and Keras hashes all variables whenever a layer of TF1 code creates one.
 EAGER_OUTSIDE_FUNCTIONS = Target("tensorflow.python.framework.ops", "executing_eagerly_outside_functions", ())
 

@@ -165,7 +165,8 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         ]
     findings += of_averages
     if any(leaf.reason in _OF_STRUCTURE for leaf in outputs.leaves):
-        findings.insert(0, Finding("computation", _in_one_line("outputs", outputs)))
+        remedy = "return the outputs of both programs in the same structure"
+        findings.insert(0, Finding("computation", _in_one_line("outputs", outputs), remedy=remedy))
     if not findings:
         name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
         title = _in_one_line(name, comparison)
@@ -594,10 +595,11 @@ def _line_of(op: TracedOp) -> str:
 def _diagnosis(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Diagnosis, str]:
     """Return where the programs diverge; and why that could not be found, if it could not."""
     nothing = Diagnosis((), {}, {})
-    if outputs or tf1.config.weights == "checkpoint":
+    differing = [leaf.path for leaf in outputs.leaves if not leaf.ok and leaf.reason not in _OF_STRUCTURE]
+    if not differing or tf1.config.weights == "checkpoint":
         return nothing, ""
     try:
-        return runner.diagnosis(port.config, [leaf.path for leaf in outputs.leaves if not leaf.ok]), ""
+        return runner.diagnosis(port.config, differing), ""
     except UntracedPortError as error:
         return nothing, f"The first divergence is not named: {error}"
     except Exception as error:  # the difference is worth more than its place

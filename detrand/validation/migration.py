@@ -338,7 +338,8 @@ class TrainStep:
         return the same number of batches.
       tf1_loss: called as ``tf1_loss(labels, outputs)`` in the graph with the outputs of ``tf1``; returns a scalar. The
         regularization losses of the graph, and the losses that ``tf1`` adds with ``tf.losses.add_loss`` and does not
-        return, are added to it, unless it contains them.
+        return, are added to it, unless it contains them. What functions such as ``tf.losses.huber_loss`` compute in
+        ``tf1`` is not.
       port_loss: called as ``port_loss(labels, outputs)`` with the outputs of the port; returns a scalar. The port's
         ``losses`` are added to it if the port has that attribute. With a strategy it is called on each replica with a
         part of the batch, and the results are summed, so a mean must divide by the size of the whole batch, as

@@ -85,7 +85,7 @@ rng = np.random.default_rng(0)
 
 tf1 = detrand.GraphFile(
     {path!r},
-    inputs={inputs_of_graph!r},
+    inputs={inputs_of_graph!r},{labels}
     outputs={outputs!r},{remark}
     feeds={{{feeds}}},
 )
@@ -236,6 +236,7 @@ def _draft_of_graph_file(file: Path, source: str) -> Draft:
         inputs_of_graph=list(arrays),
         outputs=["..."] if outputs is None else outputs,
         remark="  # name the tensors to compare" if outputs is None else "",
+        labels="  # leave out labels" if outputs is None and len(names) > 1 else "",
         feeds="".join(f"{name!r}: {feed}, " for name, feed in feeds.items()).removesuffix(", "),
         names=", ".join(names),
         inputs=names[0] if len(names) == 1 else f"({', '.join(names)})",

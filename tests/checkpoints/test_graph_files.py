@@ -67,7 +67,7 @@ def meta(use_resource, tmp_path):
     """Write a checkpoint of a graph with its training op."""
     with model(use_resource=use_resource) as (session, outputs):
         labels = v1.placeholder(tf.float32, [None, 3], name="labels")
-        v1.train.AdamOptimizer(0.01).minimize(tf.reduce_mean((outputs - labels) ** 2))
+        v1.train.AdamOptimizer(0.01).minimize(v1.losses.mean_squared_error(labels, outputs))
         session.run(v1.variables_initializer([each for each in v1.global_variables() if "Adam" in each.name]))
         session.run([each.initializer for each in v1.global_variables() if "_power" in each.name])
         return v1.train.Saver().save(session, str(tmp_path / "model.ckpt")) + ".meta"
@@ -158,7 +158,7 @@ def train_step(**changes):
 
 
 def test_a_graph_beside_a_checkpoint_is_trained(meta):
-    """Its own training op and slots are left out, and the dropout masks of each step are compared."""
+    """Its own training op, loss and slots are left out, and the dropout masks of each step are compared."""
     file = GraphFile(meta, outputs="outputs", feeds=KEEP_PROB)
     checks = ["variables-match", "regularizers-match", "checkpoint", "training-steps"]
     migration = Migration(tf1=file, port=make_port, inputs=IMAGES, train=train_step())

@@ -265,6 +265,17 @@ def with_activity_regularizer():
     )
 
 
+def with_a_loss_of_its_training():
+    """Each tower computes a loss of its training, as the model_fn of an Estimator does; the port leaves it out."""
+
+    def tf1(inputs, training):
+        outputs = tf1_dense(inputs, training)
+        v1.losses.huber_loss(inputs[:, :3], outputs["logits"])
+        return outputs
+
+    return found_by(migration(tf1, lambda: port_dense(keras), loss=mean_of_batch))
+
+
 def with_features():
     """Each replica gets a part of each array in a dict, from which tf1 takes what it uses."""
 

@@ -109,6 +109,7 @@ def test_outputs_of_another_structure_are_named(run):
     assert "outputs differ in structure: output is (float32 (4, 3), float32 (4, 3)) (TF1), {'a': float32" in said
     assert "outputs: 1 of 1 differs" in said
     assert "actual {'a': float32 (4, 3)} desired (float32 (4, 3), float32 (4, 3))" in said
+    assert "finding 1 of 1" in said
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ def test_a_draft_for_a_graph_names_its_inputs_outputs_and_feeds(folder, graph, o
     assert "images = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)\n" in text
 
 
+def test_a_draft_for_a_graph_with_labels_says_to_leave_them_out(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        images, labels = (v1.placeholder(tf.float32, [None, 3], name=name) for name in ("images", "labels"))
+        outputs = v1.get_variable("w", ()) * images
+        v1.train.AdamOptimizer().minimize(v1.losses.mean_squared_error(labels, outputs))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    assert main(["init", str(tmp_path / "net.py"), "--from", str(tmp_path / "model.ckpt.meta")]) == PASSED
+    assert "    inputs=['images', 'labels'],  # leave out labels\n" in (tmp_path / "net.py").read_text()
+
+
 def test_a_draft_passes_once_the_port_is_written(folder, capsys):
     assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb"]) == PASSED
     file = folder / "graphs" / "net.py"

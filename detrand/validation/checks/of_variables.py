@@ -156,7 +156,7 @@ def regularizers_match(runner: Runner) -> Found:
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _LOSS_RTOL
     comparisons, differing, one_sided = {}, [], ""
     for tf1, port in sorted(pairs, key=lambda pair: not pair[0].config.training):
-        losses = port.regularization_loss, tf1.regularization_loss
+        losses = port.regularization_loss, _comparable_loss(tf1, port)
         if all(loss is None for loss in losses):
             continue
         weights = "TF1's initial values" if tf1.config.weights == "initial" else f"{tf1.config.weights} weights"
@@ -198,6 +198,14 @@ def regularizers_match(runner: Runner) -> Found:
     confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
     result = _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
     return replace(result, findings=tuple(findings_of_regularizers(runner, confirmed))) if words else result
+
+
+def _comparable_loss(tf1: Outcome, port: Outcome) -> np.ndarray | None:
+    """Return TF1's regularization loss; with the losses of training that the model computes, if the port has them."""
+    whole, own = tf1.loss_with_functions, port.regularization_loss
+    if whole is not None and own is not None and compare(own, whole, _LOSS_RTOL, _LOSS_ATOL):
+        return whole
+    return tf1.regularization_loss
 
 
 def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome, port: Outcome) -> bool:

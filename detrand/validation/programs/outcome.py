@@ -85,6 +85,7 @@ class Outcome:
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
         towers, or there is no strategy.
       activations: what the run of the TF1 program shows of its activations, with distinct weights.
+      loss_with_functions: the regularization loss of TF1 and what functions such as ``tf.losses.huber_loss`` add to it.
     """
 
     config: RunConfig
@@ -108,6 +109,7 @@ class Outcome:
     unordered: tuple[str, ...] = ()
     whole_batch: str = ""
     activations: tuple[Activation, ...] = ()
+    loss_with_functions: np.ndarray | None = None
 
     @property
     def uncontrolled(self) -> tuple[RandomOp, ...]:

@@ -13,8 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from detrand._patching.graphs import LOSS_FUNCTIONS
 from detrand._patching.tensorflow import collectives_of_its_own
 from detrand.errors import MigrationError
+from detrand.seeding.callsite import is_of_package
 from detrand.validation.migration import Migration
 from detrand.validation.programs.upstream import all_upstream, input_ops
 
@@ -150,6 +152,9 @@ class Towers:
         session.run([copy.assign(first).op for first, *others in self.copies.values() for copy in others])
 
 
+INPUT = "detrand_input"  # the name of each placeholder that is fed with an input
+
+
 def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any], training: bool) -> Towers:
     """Build the TF1 program of a migration in the default graph, once for each replica.
 
@@ -190,10 +195,12 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
         return Towers(replicas.joined(outputs), outputs[0], copies)
 
 
-def losses_added(towers: Towers) -> list[tf.Tensor]:
+def losses_added(towers: Towers, *, of_functions: bool = False) -> list[tf.Tensor]:
     """Return the losses that a TF1 program adds to collections: regularization losses, and losses of its own.
 
-    A loss of its own that an output is computed from is compared as an output.
+    A loss of its own that an output is computed from is compared as an output. Losses of labels that the program is not
+    given are left out. Functions such as ``tf.losses.softmax_cross_entropy`` compute losses of training, which a port
+    has in its training, too: they are left out unless `of_functions`.
     """
     of_collections = []
     for key in (v1.GraphKeys.REGULARIZATION_LOSSES, v1.GraphKeys.LOSSES):
@@ -203,7 +210,21 @@ def losses_added(towers: Towers) -> list[tf.Tensor]:
     regularization, own = of_collections
     outputs = [leaf.op for leaf in tf.nest.flatten(towers.outputs, expand_composites=True) if tf.is_tensor(leaf)]
     returned = all_upstream(outputs, input_ops)
-    return [*regularization, *(loss for loss in own if loss.op not in returned)]
+    own = [loss for loss in own if loss.op not in returned and _has_inputs(loss.op)]
+    in_towers = towers.outputs is not towers.of_first  # what adds the loss is divided by the number of towers
+    if not of_functions:
+        own = [loss for loss in own if not _is_of_loss_function(loss.op.inputs[0].op if in_towers else loss.op)]
+    return [*regularization, *own]
+
+
+def _has_inputs(op: tf.Operation) -> bool:
+    """Return whether all placeholders that an op depends on are the program's inputs."""
+    placeholders = (each for each in all_upstream([op], input_ops) if each.type == "Placeholder")
+    return all(each.name.startswith(INPUT) for each in placeholders)
+
+
+def _is_of_loss_function(op: tf.Operation) -> bool:
+    return any(is_of_package(frame.filename, *LOSS_FUNCTIONS) for frame in op.traceback or ())
 
 
 def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:

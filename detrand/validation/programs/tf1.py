@@ -54,7 +54,7 @@ from detrand.validation.programs.outcome import (
     numpy_draws_from_now,
     numpy_seeded,
 )
-from detrand.validation.programs.replicas import Replicas, Towers, build_towers, losses_added
+from detrand.validation.programs.replicas import INPUT, Replicas, Towers, build_towers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, as_of_batch
 from detrand.validation.programs.update_order import all_run, order_updates
 from detrand.validation.programs.upstream import name_of
@@ -149,9 +149,7 @@ def _built(
 ) -> TF1Graph:
     """Build the TF1 program of a migration in the default graph."""
     graph = tf.compat.v1.get_default_graph()
-    inputs = tf.nest.map_structure(
-        lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, "detrand_input"), batch
-    )
+    inputs = tf.nest.map_structure(lambda array: tf.compat.v1.placeholder(array.dtype, array.shape, INPUT), batch)
     draws_numpy = numpy_draws_from_now()
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, config.training)
     if not any(map(tf.is_tensor, tf.nest.flatten(towers.outputs, expand_composites=True))):
@@ -159,9 +157,12 @@ def _built(
             f"tf1 of {migration.name} returned {quote(towers.outputs)}, which holds no tensor, so there is "
             "nothing to compare. Return the outputs"
         )
-    losses = losses_added(towers)
-    loss = tf.add_n(losses) if losses else None
-    run = [each for each in (*tf.nest.flatten(towers.outputs, expand_composites=True), loss) if tf.is_tensor(each)]
+    loss, loss_with_functions = (
+        tf.add_n(losses) if losses else None
+        for losses in (losses_added(towers), losses_added(towers, of_functions=True))
+    )
+    computed = *tf.nest.flatten(towers.outputs, expand_composites=True), loss, loss_with_functions
+    run = [each for each in computed if tf.is_tensor(each)]
     updates = ops_of_updates(graph)
     if run_updates is not None:
         updates = [op for op in updates if op.name in run_updates]
@@ -173,7 +174,8 @@ def _built(
     view = TF1View(joined_variables("tf1", graph))
     random_ops = tool.random_ops
     stream = stream_of(tool)
-    return TF1Graph(graph, feeds, towers, loss, view, draws_numpy(), unordered, fetched, updates, random_ops, stream)
+    losses = loss, loss_with_functions
+    return TF1Graph(graph, feeds, towers, *losses, view, draws_numpy(), unordered, fetched, updates, random_ops, stream)
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class TF1Graph:
     feeds: dict[Any, np.ndarray]
     towers: Towers
     regularization_loss: Any
+    loss_with_functions: Any
     view: TF1View
     draws_numpy: bool
     unordered: tuple[str, ...]
@@ -252,7 +255,8 @@ class TF1Program:
         inputs = {op.name: inputs_of(op) for op in activations if op.graph is graph and graph.is_fetchable(op)}
         updates = self._updates() if distinct and self.config.training else None
         samples = SampleVariances(graph, self._run).fetches if updates is not None else []
-        fetches = self.built.towers.outputs, self.built.regularization_loss, inputs, samples, updates
+        losses = self.built.regularization_loss, self.built.loss_with_functions
+        fetches = self.built.towers.outputs, losses, inputs, samples, updates
         tried = []
         for complete in self._complete_configs():
             restored = self.set_variables(complete)
@@ -261,13 +265,14 @@ class TF1Program:
                 self.built.view.specs if initialized else (scale.name for scale in complete.scales)
             )
             fetched = fetch(self.session, fetches, self.built.feeds)
-            flaws = count_overflowing(fetched[:2]), count_vanishing(fetched[:2])
+            compared = fetched[0], fetched[1][0]
+            flaws = count_overflowing(compared), count_vanishing(compared)
             changes = {} if initialized else changed(before, self._values_of(before))
             tried.append((flaws, complete, restored, before, changes, fetched))
             if flaws == (0, 0):
                 break
         _, config, restored, before, changes, fetched = min(tried, key=lambda run: run[0])
-        outputs, loss, measured, variances, _ = fetched
+        outputs, (loss, with_functions), measured, variances, _ = fetched
         return Outcome(
             config,
             outputs,
@@ -286,6 +291,7 @@ class TF1Program:
             activations=tuple(activation_of(op, measured.get(op.name)) for op in activations),
             draws_numpy=self.built.draws_numpy,
             unordered=self.built.unordered,
+            loss_with_functions=with_functions,
         )
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from detrand.random_op_diff import uncontrolled_in
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.audit.hyperparameters import lines_of_penalties, regularizers_in_total_loss
 from detrand.validation.migration import Migration
-from detrand.validation.programs.replicas import Replicas, Towers, build_towers, in_own_containers, losses_added
+from detrand.validation.programs.replicas import INPUT, Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import MovingAverages, SampleVariances
 from detrand.validation.programs.tf1 import fetch, ops_of_updates, tf1_session
 from detrand.validation.programs.update_order import all_run, order_updates
@@ -144,7 +144,7 @@ def _built(
     migration: Migration, batch: Any, session: tf.compat.v1.Session, tool: DeterministicRandomTestTool
 ) -> TrainingGraph:
     v1, train = tf.compat.v1, train_step_of(migration)
-    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape, "detrand_input"), batch)
+    fed = tf.nest.map_structure(lambda array: v1.placeholder(array.dtype, array.shape, INPUT), batch)
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs

@@ -25,7 +25,15 @@ CASES = [
     ("with_other_port", "convolutional_network", (("momentum", 0.8),)),
     *((name, rate) for name in ("with_synchronized_moments", "with_variables_made_anew") for rate in (0.0, 0.5)),
     *(("with_rows_of_both_replicas", optimizer) for optimizer in ("Adam", "DenseAdam")),
-    *((name,) for name in ("with_sparse_gradient", "with_activity_regularizer", "with_features")),
+    *(
+        (name,)
+        for name in (
+            "with_sparse_gradient",
+            "with_activity_regularizer",
+            "with_a_loss_of_its_training",
+            "with_features",
+        )
+    ),
     *(
         (name,)
         for name in (
@@ -125,6 +133,10 @@ def test_activity_regularization_is_the_mean_of_the_replicas(found):
 
 
 @pytest.mark.slow
+def test_losses_of_training_that_towers_compute_are_no_regularization(found):
+    assert named(found("with_a_loss_of_its_training"), "passed: ") == list(ALL)
+
+
 def test_inputs_may_be_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
 

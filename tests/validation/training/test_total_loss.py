@@ -3,6 +3,7 @@
 import keras
 import pytest
 import tensorflow.compat.v1 as tf
+import tf_slim
 
 import detrand
 from tests.faults.tf1 import dense, numbers
@@ -67,16 +68,52 @@ def l2(weights):
     return 0.01 * tf.nn.l2_loss(weights)
 
 
+def with_its_loss(function):
+    """Return a model that computes a loss of its training, as the model_fn of an Estimator does."""
+
+    def tf1(x, training):
+        outputs = model()(x, training)
+        function(outputs, x[:, :2])
+        return outputs
+
+    return tf1
+
+
+def of_tf_losses(outputs, targets):
+    return tf.losses.huber_loss(targets, outputs)
+
+
+def of_tf_slim(outputs, targets):
+    return tf_slim.losses.mean_squared_error(outputs, targets)
+
+
+def of_labels_that_nobody_feeds(outputs, targets):
+    return tf.losses.huber_loss(tf.placeholder(tf.float32, [None, 2]), outputs)
+
+
+class Autoencoder(Port):
+    """It adds the loss of its training by itself."""
+
+    def call(self, x):
+        outputs = super().call(x)
+        self.add_loss(keras.ops.mean(keras.ops.square(outputs - x[:, :2])))
+        return outputs
+
+
 SOUND = {
     "added in both": (model(adds=True), plain, lambda: Port(adds=True)),
     "added, and contained in tf1_loss": (model(adds=True), of_collections, lambda: Port(adds=True)),
     "regularizers in both": (model(regularizer=l2), plain, lambda: Port(decay=0.01)),
     "regularizers contained in tf1_loss": (model(regularizer=l2), of_collections, lambda: Port(decay=0.01)),
     "weight decay in tf1_loss": (model(), with_decay(0.01), lambda: Port(decay=0.01)),
+    "computed by tf.losses in the model": (with_its_loss(of_tf_losses), plain, Port),
+    "computed by tf_slim in the model": (with_its_loss(of_tf_slim), plain, Port),
+    "of labels that nobody feeds": (with_its_loss(of_labels_that_nobody_feeds), plain, Port),
+    "computed in both models": (with_its_loss(of_tf_slim), of_collections, Autoencoder),
 }
 
 
-@pytest.mark.slow_except("added, and contained in tf1_loss", "weight decay in tf1_loss")
+@pytest.mark.slow_except("added, and contained in tf1_loss", "weight decay in tf1_loss", "computed *", "of labels *")
 @pytest.mark.parametrize("programs", SOUND.values(), ids=SOUND)
 def test_one_total_loss_passes(programs):
     assert validated(*programs).ok
@@ -95,6 +132,14 @@ FAULTY = {
 @pytest.mark.parametrize("programs", FAULTY.values(), ids=FAULTY)
 def test_another_total_loss_fails(programs):
     assert not validated(*programs).ok
+
+
+def test_a_loss_of_training_may_be_added_by_the_port_too():
+    tf1 = with_its_loss(of_tf_slim)
+    checked = {"inputs": numbers(4, 3), "tf1": tf1}
+    for port, is_sound in ((Port, True), (Autoencoder, True), (lambda: Port(adds=True), False)):
+        migration = detrand.Migration(port=port, **checked)
+        assert detrand.validate(migration, checks=["regularizers-match"]).ok == is_sound
 
 
 def test_a_loss_that_the_model_returns_is_not_added():
