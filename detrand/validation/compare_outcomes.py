@@ -33,6 +33,7 @@ from detrand.validation.diagnosis.causes import (
 )
 from detrand.validation.diagnosis.causes_of_training import momenta
 from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.name_map import variables_by_op
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.remedies import remedy_of
@@ -301,15 +302,17 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
     lines_of_tf1, lines_of_port = runner.lines_of_variables
     for each in comparison.groups("TF1", "the port"):
         fault, name, count = _FAULTS_OF_VARIABLES.get(each.what, Fault.OTHER), each.tf1_name, len(each.lines)
-        title = f"variables: {each.title} ({count}): {and_more([*each.lines, *each.advice], 4, '; ')}"
-        of_tf1, of_port = Place(name, lines_of_tf1.get(name, "")), Place(each.port_name, lines_of_port.get(name, ""))
-        remedy = remedy_of(title)
+        title = f"variables: {each.title} ({count}): {and_more(each.lines, 4, '; ')}"
+        first = name.split(" + ")[0]  # of several that are one variable of the port
+        line_of_port = lines_of_port.get(first) or lines_of_port.get(each.port_name, "")
+        of_tf1, of_port = Place(name, lines_of_tf1.get(first, "")), Place(each.port_name, line_of_port)
+        remedy = ". ".join(each.advice) or remedy_of(title)
         if fault is Fault.VARIABLE_OF_PORT and (shared := _shared_in_tf1(runner)):
             pairs = (f"{copy} for {name}" for copy, name in shared.items())
             title = f"variables: the port has copies of variables that TF1 shares ({count}): {and_more(pairs, 4)}"
             remedy = "make the layer once in the port, and call it at each place"
             of_tf1 = Place(shared[name], lines_of_tf1.get(shared[name], ""))
-        elif fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT):
+        elif fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT) and not each.advice:
             remedy = _remedy_of_one_program(comparison)
         elif fault is Fault.TRAINABLE and _frozen_normalizations(comparison):
             remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
@@ -392,7 +395,8 @@ def _one_for_each_fault(
     """
     comparison, of_variables = runner.compared_variables(), {each.fault: each for each in findings_of_variables(runner)}
     only = comparison.only_in_tf1.keys(), comparison.only_in_port.keys()
-    of_other_shapes = {pair.tf1_name for pair in comparison.differing_in("shape")}
+    other_shapes = comparison.differing_in("shape")
+    of_other_shapes = {name for pair in other_shapes for name in (*pair.tf1_name.split(" + "), pair.port_name)}
     frozen, normalizations = _frozen_normalizations(comparison), set[str]()
     found: list[tuple[Finding, set[str]]] = []
     explained = set[str]()  # layers and lines
@@ -401,7 +405,10 @@ def _one_for_each_fault(
         where = {layer_of(name) for names in divergence.variables for name in names}
         where |= {op.line for op in (divergence.port,) if op is not None and op.line != str(UNKNOWN)}
         explanation = None
-        if finding.fault in (Fault.NORMALIZES_IN_TRAINING, Fault.NORMALIZES_IN_INFERENCE):
+        takes_other_shape = not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables))
+        if takes_other_shape and divergence.port is not None and iteration_of(divergence.port.name)[1]:
+            explanation = Fault.SHAPE  # the ops of a cell depend on each other
+        elif finding.fault in (Fault.NORMALIZES_IN_TRAINING, Fault.NORMALIZES_IN_INFERENCE):
             normalizations |= where
             if where & frozen:
                 frozen |= where
@@ -409,7 +416,7 @@ def _one_for_each_fault(
         elif finding.fault not in _OF_BOTH_PROGRAMS:
             sides = zip((Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT), divergence.variables, only, strict=True)
             explanation = next((fault for fault, names, known in sides if names & known), None)
-            if explanation is None and not of_other_shapes.isdisjoint(frozenset().union(*divergence.variables)):
+            if explanation is None and takes_other_shape:
                 explanation = Fault.SHAPE
             if explanation is None and where & normalizations:
                 continue

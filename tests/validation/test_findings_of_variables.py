@@ -1,13 +1,14 @@
 """A variable that only one program has, or trains, is one finding, which explains the ops and gradients that differ."""
 
 import functools
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, TrainStep, validate
+from detrand import Migration, TrainStep, enable_v1_layers, validate
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -190,6 +191,61 @@ def test_variables_of_other_shapes_explain_what_differs(sizes):
 
     (finding,) = validate(Migration(tf1=two_layers, port=make_port, inputs=ROWS)).findings
     assert finding.title.startswith("variables: shape differs (")
+    assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
+
+
+@pytest.mark.slow_except("relu-before a mean")
+@pytest.mark.parametrize("then", ["alone", "before a mean", "before a square"])
+@pytest.mark.parametrize("activation", ["relu", "relu6", "leaky_relu"])
+def test_an_activation_that_changes_no_number_is_not_called_missing(activation, then):
+    """Without the bias, what the port's activation takes is positive, and so is what it computes."""
+    after = {"alone": lambda x: x, "before a mean": lambda x: x - tf.reduce_mean(x, 1, keepdims=True)}
+    after["before a square"] = tf.square
+    activate = getattr(tf.nn, activation)
+    positive = np.abs(ROWS) / 4
+
+    def tf1(inputs, training):
+        inputs = tf.abs(affine(inputs, 4, "first", bias=True))
+        kernel = tf.abs(v1.get_variable("kernel", (4, 4)))
+        return affine(after[then](activate(inputs @ kernel + v1.get_variable("bias", 4))), 3, "logits", bias=True)
+
+    class WithoutBias(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.logits = (keras.layers.Dense(units, name=name) for units, name in SIZES)
+            self.kernel = self.add_weight(shape=(4, 4), name="kernel")
+
+        def call(self, inputs, training=False):
+            hidden = tf.abs(self.first(inputs)) @ tf.abs(tf.convert_to_tensor(self.kernel))
+            return self.logits(after[then](activate(hidden)))
+
+    (finding,) = validate(Migration(tf1=tf1, port=WithoutBias, inputs=positive)).findings
+    assert finding.title.startswith("variables: only in TF1 (1): bias")
+
+
+SIZES = [(4, "first"), (3, "logits")]
+
+
+def test_a_gru_that_resets_after_the_product_is_one_finding_with_its_remedy_and_lines():
+    def tf1(inputs, training):
+        cell = v1.nn.rnn_cell.GRUCell(5)
+        return v1.nn.dynamic_rnn(cell, inputs, dtype=tf.float32)[0]
+
+    class Recurrent(keras.Model):
+        def __init__(self, **arguments):
+            super().__init__()
+            self.gru = keras.layers.GRU(5, return_sequences=True, **arguments)
+
+        def call(self, inputs, training=False):
+            return self.gru(inputs)
+
+    sequences = RNG.normal(size=(3, 4, 2)).astype(np.float32)
+    with enable_v1_layers():
+        migration = Migration(tf1=tf1, port=Recurrent, inputs=sequences, expect=["initializers-match"])
+        (finding,) = validate(migration).findings
+        assert validate(replace(migration, port=lambda: Recurrent(reset_after=False))).ok
+    assert finding.title.startswith("variables: shape differs (1): rnn/gru_cell/gates/bias + ")
+    assert finding.remedy.endswith("Make it with reset_after=False")
     assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
 
 

@@ -116,6 +116,8 @@ def _remedy(finding: Finding, runner: Runner) -> str:
     return remedy_of(finding.title)
 
 
+# What is different in a port that cannot be given all of TF1's weights.
+_OTHER_WEIGHTS = {Fault.SHAPE, Fault.VARIABLE_OF_TF1}
 # What the findings of a check are about.
 _KINDS = {
     **{"variables-created-once": "variables", "variables-match": "variables", "initializers-match": "initializers"},
@@ -148,7 +150,9 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
         ]
         findings = [each for each in findings if not (of_weights and each.is_of_weights)]
         # A port that makes variables in each call computes with other numbers than those that it is given.
-        return tuple(each for each in findings if not (of_creation and each.fault is Fault.UNEXPLAINED))
+        of_other_weights = any(each.fault in _OTHER_WEIGHTS for check in roots for each in check.findings)
+        consequences = {Fault.UNEXPLAINED: of_creation or of_other_weights, Fault.POSSIBLE: of_other_weights}
+        return tuple(each for each in findings if not consequences.get(each.fault))
     if roots:
         return ()  # a consequence of what those checks found
     title, *others = found.causes or (found.summary,)

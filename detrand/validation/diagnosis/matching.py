@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind, padded_window
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind, only_in, padded_window
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
@@ -208,6 +208,23 @@ class Program:
                 needed.add(op)
                 waiting += self.trace.ops[op].inputs if op in self.trace.ops else ()
         return self._with_calls([op for op in self._without_counterpart if op.name in needed])
+
+    def idle_before(self, region: Sequence[TracedOp], end: str | None) -> list[TracedOp]:
+        """Return the ops right before a region, or before its end if it is empty, that change no number.
+
+        An example is a ReLU of positive numbers: what it computes and what it takes have the same counterpart.
+        """
+        found: list[TracedOp] = []
+        waiting = [tensor for op in region for tensor in op.inputs] or [end or ""]
+        while waiting:
+            tensor = waiting.pop()
+            op, others = self.trace.ops.get(op_of(tensor)), set(self.matched.get(tensor, ()))
+            taken = [] if op is None else op.inputs
+            same = [each for each in taken if not others.isdisjoint(self.matched.get(each, ()))]
+            if op is not None and same and op not in found:
+                found.append(op)
+                waiting += same
+        return found[::-1]
 
     def copies(self, end: str | None) -> list[TracedOp]:
         """Return the diverged ops after a tensor that only move its numbers; those that are outputs are left out."""
@@ -415,6 +432,8 @@ class TraceComparison:
         of_dtypes = {name: pair for name, pair in attributes.items() if pair[0].startswith("<dtype:")}
         attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        producer = self._producer(regions, ends[1])
+        regions = self._with_idle_counterparts(regions, ends)
         return Divergence(
             tf1=tf1_op,
             port=port_op,
@@ -431,8 +450,19 @@ class TraceComparison:
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
             given=(_given(tf1, tf1_op), _given(port, port_op)),
             operands=(_operands(tf1, tf1_op), _operands(port, port_op)),
-            producer=self._producer(regions, ends[1]),
+            producer=producer,
         )
+
+    def _with_idle_counterparts(
+        self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], ends: tuple[str | None, str | None]
+    ) -> tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]]:
+        """Return two regions, each with the ops before it that change no number and of which the other has the kind."""
+        only = only_in(*regions)
+        of_tf1, of_port = (
+            [op for op in program.idle_before(region, end) if missing[kind(op)]]
+            for program, region, end, missing in zip((self.tf1, self.port), regions, ends, only[::-1], strict=True)
+        )
+        return (*of_tf1, *regions[0]), (*of_port, *regions[1])
 
     def _producer(self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], end: str | None) -> TracedOp | None:
         """Return the port's op of which TF1's region takes a tensor, where the region of the port is empty."""
