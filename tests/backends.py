@@ -1,40 +1,63 @@
-"""The checks that sound ports pass on each backend of Keras 3: ``python -m tests.backends`` prints the table.
+"""The checks that sound ports pass on each framework: ``python -m tests.backends`` prints the table.
 
 The text is reStructuredText. ``> docs/backends_table.txt`` writes the part that ``docs/keras_backends.rst`` includes.
-The ports are those of ``tests/sound_migrations`` that call nothing of TensorFlow. A process has one backend.
+The ports of Keras 3 are those of ``tests/sound_migrations`` that call nothing of TensorFlow, the same on each backend.
+A process has one backend.
 """
 
 import sys
 from collections import Counter
 
-import keras
-
 from detrand import enable_v1_layers, validate
 from detrand.validation.checks.registry import CHECKS
 from tests.sound_migrations import MIGRATIONS
 from tests.support.keras3_process import Program, run_on
-from tests.validation.programs.test_other_backends import DRAWS_IN_A_LOOP, SOUND
+from tests.validation.programs.test_other_backends import SOUND
 
-BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-PASSED, FAILED, REFUSED, NOTHING = "passed", "failed", "refused", "nothing to compare"
+BACKEND_OF = {
+    "Keras 3 on TensorFlow": "tensorflow",
+    "Keras 3 on JAX": "jax",
+    "Keras 3 on PyTorch": "torch",
+    "``torch.nn.Module``": "tensorflow",
+    "``nnx.Module``": "tensorflow",
+}
+PASSED, ACCEPTED, FAILED, REFUSED, NOTHING = "passed", "accepted", "failed", "refused", "nothing to compare"
 
 
-def verdicts_of(name: str) -> dict[str, str]:
-    """Return the verdict of each check on a sound migration, on the backend of the process."""
-    if keras.backend.backend() == "torch":
+def migrations(framework: str) -> dict:
+    """Return what makes the sound migrations to a framework, by name."""
+    if framework.startswith("Keras"):
+        return {name: lambda name=name: MIGRATIONS[name] for name in SOUND}
+    if "torch" in framework:
+        from tests.validation.frameworks import test_torch as modules
+    else:
+        from tests.validation.frameworks import test_flax as modules
+    return modules.SOUND
+
+
+def verdicts_of(framework: str, name: str) -> dict[str, str]:
+    """Return the verdict of each check on a sound migration, in the process of its backend."""
+    if BACKEND_OF[framework] == "torch":
         import torch
 
         # oneDNN computes a wrong gradient of a convolution of size 1 with strides in some runs.
         torch.backends.mkldnn.enabled = False
     with enable_v1_layers():
-        report = validate(MIGRATIONS[name])
-    return {check.name: (PASSED if check.compared else NOTHING) if check.ok else FAILED for check in report.checks}
+        report = validate(migrations(framework)[name]())
+    if any(check.raised is not None for check in report.checks):
+        return dict.fromkeys(CHECKS, REFUSED)
+    verdicts = {True: PASSED, False: NOTHING}
+    return {
+        check.name: ACCEPTED if check.accepted else verdicts[check.compared] if check.ok else FAILED
+        for check in report.checks
+    }
 
 
 def text_of(counts: dict[str, dict[str, Counter[str]]]) -> str:
-    """Return the table of the verdicts on each check and backend."""
-    rows = [["check", *BACKENDS.values()]]
-    rows += [[f"``{check}``", *(_cell(counts[backend][check]) for backend in BACKENDS)] for check in CHECKS]
+    """Return the table of the verdicts of each check on each framework."""
+    checked = [check for check in CHECKS if any(counts[framework][check][PASSED] for framework in counts)]
+    rows = [["check", *counts]]
+    rows += [[f"``{check}``", *(_cell(counts[framework][check]) for framework in counts)] for check in checked]
     lines = [".. list-table::", "    :header-rows: 1", ""]
     for row in rows:
         lines += [f"    {'*' if number == 0 else ' '} - {cell}" for number, cell in enumerate(row)]
@@ -46,21 +69,19 @@ def _cell(verdicts: Counter[str]) -> str:
 
 
 def main() -> None:
-    """Print the table; the exit status is 1 if a check fails, or a backend cannot run a port."""
-    counts = {backend: {check: Counter() for check in CHECKS} for backend in BACKENDS}
-    is_sound = True
-    for backend in BACKENDS:
-        programs = [Program(__spec__.name, "verdicts_of", (name,), mode=None) for name in SOUND]
-        for name, outcome in zip(SOUND, run_on(backend, programs), strict=True):
-            if outcome.error:
-                print(f"{name} on {backend}: {outcome.error.splitlines()[-1]}", file=sys.stderr)
-            for check, verdict in outcome.values or [(check, REFUSED) for check in CHECKS]:
-                counts[backend][check][verdict] += 1
-                is_sound &= verdict in (PASSED, NOTHING) or (verdict == REFUSED and name in DRAWS_IN_A_LOOP)
-                if verdict == FAILED:
-                    print(f"{name} on {backend}: {check} failed", file=sys.stderr)
+    """Print the table; the exit status is 1 if a check fails."""
+    counts = {framework: {check: Counter() for check in CHECKS} for framework in BACKEND_OF}
+    for framework, backend in BACKEND_OF.items():
+        names = [*migrations(framework)]
+        programs = [Program("tests.backends", "verdicts_of", (framework, name), mode=None) for name in names]
+        for name, outcome in zip(names, run_on(backend, programs), strict=True):
+            verdicts = dict.fromkeys(CHECKS, FAILED) if outcome.error else dict(outcome.values)
+            for check, verdict in verdicts.items():
+                counts[framework][check][verdict] += 1
+                if verdict in (FAILED, REFUSED):
+                    print(f"{name} to {framework}: {check} {verdict} {outcome.error or ''}", file=sys.stderr)
     print(text_of(counts), end="")
-    sys.exit(not is_sound)
+    sys.exit(any(each[FAILED] for checks in counts.values() for each in checks.values()))
 
 
 if __name__ == "__main__":

@@ -226,25 +226,46 @@ def test_an_activation_that_changes_no_number_is_not_called_missing(activation, 
 SIZES = [(4, "first"), (3, "logits")]
 
 
+def test_an_activation_that_changes_no_number_is_not_called_a_difference():
+    def tf1(inputs, training):
+        return affine(tf.abs(affine(inputs, 4, "first", bias=True)) + inputs, 3, "logits", bias=True)
+
+    class WithoutResidual(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.logits = (keras.layers.Dense(units, name=name) for units, name in SIZES)
+
+        def call(self, inputs, training=False):
+            return self.logits(tf.nn.relu(tf.abs(self.first(inputs))))
+
+    (finding,) = validate(Migration(tf1=tf1, port=WithoutResidual, inputs=ROWS)).findings
+    assert finding.title == "only TF1 adds another tensor"
+
+
+@pytest.mark.slow
 def test_a_gru_that_resets_after_the_product_is_one_finding_with_its_remedy_and_lines():
     def tf1(inputs, training):
-        cell = v1.nn.rnn_cell.GRUCell(5)
-        return v1.nn.dynamic_rnn(cell, inputs, dtype=tf.float32)[0]
+        cells = v1.nn.rnn_cell.MultiRNNCell([v1.nn.rnn_cell.GRUCell(8) for _ in range(2)])
+        embedded = tf.nn.embedding_lookup(v1.get_variable("embedding/embeddings", (20, 6)), inputs)
+        return affine(v1.nn.dynamic_rnn(cells, embedded, dtype=tf.float32)[1][-1], 3, "logits", bias=True)
 
     class Recurrent(keras.Model):
         def __init__(self, **arguments):
             super().__init__()
-            self.gru = keras.layers.GRU(5, return_sequences=True, **arguments)
+            self.embedding = keras.layers.Embedding(20, 6, name="embedding")
+            self.first = keras.layers.GRU(8, return_sequences=True, **arguments)
+            self.second = keras.layers.GRU(8, **arguments)
+            self.logits = keras.layers.Dense(3, name="logits")
 
         def call(self, inputs, training=False):
-            return self.gru(inputs)
+            return self.logits(self.second(self.first(self.embedding(inputs))))
 
-    sequences = RNG.normal(size=(3, 4, 2)).astype(np.float32)
+    sequences = np.random.default_rng(0).integers(0, 20, (4, 7))
     with enable_v1_layers():
         migration = Migration(tf1=tf1, port=Recurrent, inputs=sequences, expect=["initializers-match"])
         (finding,) = validate(migration).findings
         assert validate(replace(migration, port=lambda: Recurrent(reset_after=False))).ok
-    assert finding.title.startswith("variables: shape differs (1): rnn/gru_cell/gates/bias + ")
+    assert finding.title.startswith("variables: shape differs (2): rnn/multi_rnn_cell/cell_0/gru_cell/gates/bias + ")
     assert finding.remedy.endswith("Make it with reset_after=False")
     assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
 
