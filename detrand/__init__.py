@@ -18,8 +18,8 @@ bottom, and imports run down the list:
 - `seeding`: the op seed and run of each random op; the line of user code that a message names.
 - `philox`: the numbers themselves, in NumPy.
 - `_patching`: the private names of TensorFlow and Keras, and the functions that are replaced.
-- `scopes`, `arguments`, `errors`: context managers that are entered once; argument checks and the words of messages;
-  exceptions.
+- `scopes`, `packages`, `arguments`, `errors`: context managers that are entered once; packages that may be missing;
+  argument checks and the words of messages; exceptions.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         public = ", ".join(__all__)
         raise AttributeError(f"module 'detrand' has no attribute {name!r}; its public names are {public}")
+    from detrand.packages import needed_by
+
     module = _MODULE_OF[name]
-    if module == __name__:
-        return importlib.import_module(f"{module}.{name}")
-    return getattr(importlib.import_module(module), name)
+    with needed_by(f"detrand.{name}"):
+        if module == __name__:
+            return importlib.import_module(f"{module}.{name}")
+        return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

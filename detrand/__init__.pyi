@@ -18,6 +18,7 @@ from detrand.errors import CheckpointError as CheckpointError
 from detrand.errors import ComparisonError as ComparisonError
 from detrand.errors import DetrandError as DetrandError
 from detrand.errors import MigrationError as MigrationError
+from detrand.errors import MissingPackageError as MissingPackageError
 from detrand.errors import PatchError as PatchError
 from detrand.errors import RecordingError as RecordingError
 from detrand.errors import ScopeError as ScopeError

@@ -19,23 +19,25 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import sys
 import tempfile
+import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 import detrand
 from detrand.changes import Changes
 from detrand.errors import ArgumentError, DetrandError
-from detrand.files import written_whole
-from detrand.report.progress import showing_progress
+from detrand.files import printing, written_whole
+from detrand.packages import needed_by
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from detrand.validation.migration import Migration
     from detrand.validation.results import Report
 
@@ -50,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(" ".join(started_as)).parse_args(arguments or ["--help"])
     options.command = shlex.join([*started_as, *arguments])
     try:
-        return options.run(options)
+        with needed_by(f"`{options.command}`"):
+            return options.run(options)
     except DetrandError as error:
         if options.traceback:
             traceback.print_exception(error)
@@ -183,7 +186,9 @@ def _validate(options: argparse.Namespace) -> int:
     for file in filter(None, (options.json, options.html, options.markdown, options.junit)):
         if file != _STDOUT:
             _check_writable("the report", file)
-    console = _Console(stderr=options.json == _STDOUT)
+    from detrand.report.progress import CommandConsole, showing_progress
+
+    console = CommandConsole(stderr=options.json == _STDOUT)
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.report.text import LiveLines, render, render_overview, render_verdict
         from detrand.validation.results import verdict_of
@@ -266,8 +271,10 @@ def _write_reports(reports: Sequence[Report], options: argparse.Namespace, conso
 
 
 def _record(options: argparse.Namespace) -> int:
+    from detrand.report.progress import CommandConsole, showing_progress
+
     _check_writable("the golden file", options.output)
-    console = _Console()
+    console = CommandConsole()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.validation.golden import record_golden
     migrations = _load(options)
@@ -285,16 +292,18 @@ def _diff(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("rtol", "atol") if getattr(options, name) is not None}
     actual, desired = (StepRecorder.load(file) for file in (options.actual, options.desired))
     comparison = compare_steps(actual, desired, [Tolerance(**given)] if given else ())
-    _Console().print(str(comparison), highlight=False, markup=False, soft_wrap=True)
+    _print(str(comparison))
     return PASSED if comparison.ok else FAILED
 
 
 def _init(options: argparse.Namespace) -> int:
+    from detrand.report.progress import CommandConsole, showing_progress
+
     file = options.file
     if file.exists():
         raise ArgumentError(f"{file} exists already; give a different name, as in `detrand init my_migration.py`")
     _check_writable("the migration", file)
-    console = _Console()
+    console = CommandConsole()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
         from detrand.validation.migration_files import draft
     text, to_do = draft(file, options.source)
@@ -309,29 +318,15 @@ def _explain(options: argparse.Namespace) -> int:
     from detrand.report.symptoms import explanation, list_of_symptoms
 
     text = explanation(options.symptom) if options.symptom else list_of_symptoms()
-    _Console().print(text, highlight=False, markup=False)
+    width = shutil.get_terminal_size((120, 0)).columns
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    _print("\n".join(map(wrap.fill, text.split("\n"))))
     return PASSED
 
 
-class _Console(Console):
-    """A console that prints no more once its pipe is closed, as `head` does: files are written nevertheless."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr)
-        if not self.is_terminal:
-            self.width = 120  # rich assumes that a pipe is 80 columns wide, and would break most lines
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        try:
-            super().print(*objects, **options)
-        except OSError as error:  # of a full disk; Python would raise it again when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            message = f"the report cannot be written to the standard output: {error.strerror}"
-            raise ArgumentError(f"{message}; redirect it to a different disk") from error
-
-    def on_broken_pipe(self) -> None:
-        with contextlib.suppress(SystemExit):
-            super().on_broken_pipe()
+def _print(text: str) -> None:
+    with printing():
+        print(text, flush=True)
 
 
 def _check_writable(what: str, file: Path) -> None:

@@ -1,7 +1,7 @@
 """The errors that detrand raises; the docstring of each class gives the cause and the remedy.
 
-Every error is a `DetrandError` and also a builtin error (`ValueError`, `AssertionError`, `RuntimeError`), so code that
-was written for TensorFlow's own tools catches it too.
+Every error is a `DetrandError` and also a builtin error (`ValueError`, `AssertionError`, `RuntimeError` or
+`ImportError`), so code that was written for TensorFlow's own tools catches it too.
 """
 
 from __future__ import annotations
@@ -100,6 +100,15 @@ class ComparisonError(DetrandError, AssertionError):
 
     Cause: the leaves that the message lists by their paths. Remedy: fix the computation of the first leaf that differs,
     or pass a larger ``rtol`` and ``atol`` if a difference of that size is acceptable.
+    """
+
+
+class MissingPackageError(DetrandError, ImportError):
+    """A package that detrand depends on is not installed.
+
+    Cause: detrand was installed without its dependencies, as for a machine without TensorFlow, but what the message
+    names needs the package. Remedy: install what the message says. Or run the TF1 program where TensorFlow is
+    installed, save its numbers with ``StepRecorder.save``, and compare them here.
     """
 
 

@@ -1,15 +1,17 @@
-"""`written_whole`: a file that is written whole, or not at all."""
+"""Files that are written whole, or not at all, by `written_whole`; and the standard output, by `printing`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from detrand.changes import Changes
+from detrand.errors import ArgumentError
 
 
 @contextlib.contextmanager
@@ -31,6 +33,18 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         if place.exists():
             shutil.copymode(place, unfinished)
         os.replace(unfinished, place)
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Print no more once the pipe is closed, as `head` does; raise an `ArgumentError` if the disk is full."""
+    try:
+        yield
+    except OSError as error:  # Python would raise it again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            message = f"the report cannot be written to the standard output: {error.strerror}"
+            raise ArgumentError(f"{message}; redirect it to a different disk") from error
 
 
 def _remove(file: Path) -> None:

@@ -76,7 +76,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
     """Run the body of a test with the fixture `no_variable_creations` in the scope of that name."""
     if _NO_CREATIONS not in pyfuncitem.fixturenames:
         return (yield)
-    from detrand.variables.creation import assert_no_variable_creations
+    from detrand import assert_no_variable_creations
 
     with assert_no_variable_creations():
         return (yield)

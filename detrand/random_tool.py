@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 from detrand._patching.patches import Patches, Shared
-from detrand._patching.tensorflow import executing_eagerly, keep_global_seed
 from detrand.arguments import wrong_type
 from detrand.changes import Changes
 from detrand.errors import ScopeError
+from detrand.packages import is_installed
 from detrand.scopes import Scope
 from detrand.seeding import cursors
 from detrand.seeding.cursors import Cursor
@@ -148,7 +149,7 @@ class DeterministicRandomTestTool:
         if cursor is None or cursor.stream is not self._stream:
             where = "outside every scope" if cursor is None else "in the scope of another tool"
             raise ScopeError(f"tool.step() was entered {where}. Put `with tool.scope():` around all steps.")
-        if not executing_eagerly():
+        if not _executing_eagerly():
             raise ScopeError(
                 "tool.step() was entered while a graph or a tf.function is built. A step is for code that is executed "
                 "at once: put it around the call of the function. Runs of a Session need no step."
@@ -161,7 +162,7 @@ class DeterministicRandomTestTool:
 
         with Changes() as changes:
             _dispatchers.install(changes)
-            keep_global_seed(changes)
+            _keep_global_seed(changes)
             cursor = cursors.enter(self._stream, changes)
             with keras3.compiling_for(self._stream):
                 yield self
@@ -179,14 +180,33 @@ def stream_of(tool: DeterministicRandomTestTool) -> Stream:
 
 
 def _install(patches: Patches) -> None:
-    from detrand.adapters import keras3, modules, tensorflow, tf_keras
+    from detrand.adapters import keras3, modules, uncontrolled
 
-    keep_global_seed(patches)
+    _keep_global_seed(patches)
     patches.run_threads_in(_scope_of_child_thread)
-    tensorflow.install(patches)
+    if is_installed("tensorflow"):
+        from detrand.adapters import tensorflow, tf_keras
+
+        tensorflow.install(patches)
+        tf_keras.install(patches)
+    uncontrolled.install(patches)
     keras3.install(patches)
-    tf_keras.install(patches)
     modules.install(patches)
+
+
+def _keep_global_seed(changes: Changes) -> None:
+    if is_installed("tensorflow"):
+        from detrand._patching.tensorflow import keep_global_seed
+
+        keep_global_seed(changes)
+
+
+def _executing_eagerly() -> bool:
+    if "tensorflow" not in sys.modules:
+        return True
+    from detrand._patching.tensorflow import executing_eagerly
+
+    return executing_eagerly()
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:

@@ -65,7 +65,7 @@ def assert_migration(
       MigrationError: if there is nothing to check, as for ``detrand.validate``.
     """
     __tracebackhide__ = True
-    from detrand.validation.validate import validate
+    from detrand import validate
 
     report = validate(migration, golden=golden, tolerances=tolerances, checks=checks)
     if report.ok or (allow_inconclusive and report.verdict == "inconclusive"):
@@ -171,7 +171,7 @@ class TestMixin:
 
     def no_variable_creations(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context manager that fails if its block creates a variable."""
-        from detrand.variables.creation import assert_no_variable_creations
+        from detrand import assert_no_variable_creations
 
         return assert_no_variable_creations()
 

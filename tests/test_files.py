@@ -1,7 +1,9 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the standard output."""
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -84,3 +86,24 @@ def test_a_pipe_of_the_shell_is_written():
 def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "missing" / "report.html")
+
+
+def explain(output):
+    return subprocess.Popen(
+        [sys.executable, "-m", "detrand", "explain"], stdout=output, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_closed_pipe_ends_what_is_printed():
+    with explain(subprocess.PIPE) as process:
+        process.stdout.close()  # as `head` does after it has read enough
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full on this system")
+def test_a_full_disk_under_the_standard_output_is_an_error_in_one_line():
+    with open("/dev/full", "w") as output, explain(output) as process:
+        message = process.stderr.read()
+    assert message.startswith("detrand: the report cannot be written to the standard output: No space left on device; ")
+    assert (process.returncode, message.count("\n")) == (2, 1)

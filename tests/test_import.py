@@ -19,28 +19,12 @@ def test_import_loads_no_framework():
     code = """
 import sys
 import detrand
-from detrand import philox, DetrandError
+from detrand import philox, DeterministicRandomTestTool, DetrandError
 philox.uniform((3,), seed=42, op_seed=0)
+DeterministicRandomTestTool()
 print(sorted({"tensorflow", "keras", "tf_keras", "jax", "torch"} & set(sys.modules)))
 """
     assert run(code).strip() == "[]"
-
-
-def test_comparison_and_philox_work_where_no_framework_can_be_imported(tmp_path):
-    code = f"""
-import sys
-for framework in ("tensorflow", "keras", "tf_keras", "jax", "torch"):
-    sys.modules[framework] = None  # to import it raises an ImportError
-import numpy as np
-from detrand import assert_not_allclose, compare, philox
-from detrand.comparison.structures import in_numpy, load_structure, save_structure
-numbers = {{"loss": 0.5, "logits": [philox.normal((3,), seed=42, op_seed=0), b"text", None]}}
-save_structure({str(tmp_path / "numbers.npz")!r}, "numbers", in_numpy(numbers, "numbers"))
-loaded = load_structure({str(tmp_path / "numbers.npz")!r}, "numbers")
-assert_not_allclose(loaded["logits"][0], np.zeros(3, np.float32))
-print(compare(loaded, numbers).ok)
-"""
-    assert run(code).strip() == "True"
 
 
 @pytest.mark.parametrize("name", detrand.__all__)
@@ -55,7 +39,7 @@ def test_the_public_names_are_sorted_and_unique():
 
 def test_an_install_without_sources_has_the_same_names(tmp_path):
     package = Path(detrand.__file__).parent
-    for name in ("__init__", "errors"):
+    for name in ("__init__", "errors", "packages"):
         py_compile.compile(package / f"{name}.py", tmp_path / "detrand" / f"{name}.pyc", doraise=True)
     shutil.copy(package / "__init__.pyi", tmp_path / "detrand")
     code = "import detrand; print(detrand.__file__, detrand.DetrandError.__name__, *detrand.__all__)"
@@ -76,4 +60,4 @@ def test_errors_are_detrand_errors_and_builtin_ones():
         value = getattr(detrand, name)
         if isinstance(value, type) and issubclass(value, Exception) and value is not detrand.DetrandError:
             assert issubclass(value, detrand.DetrandError)
-            assert issubclass(value, (ValueError, AssertionError, RuntimeError)), name
+            assert issubclass(value, (ValueError, AssertionError, RuntimeError, ImportError)), name

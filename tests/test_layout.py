@@ -49,9 +49,22 @@ FLOORS = [
     ["seeding"],
     ["philox"],
     ["_patching"],
-    ["scopes", "files", "changes", "arguments", "errors", "remedies"],
+    ["scopes", "files", "packages", "changes", "arguments", "errors", "remedies"],
 ]
 MOST_MODULES = 13  # in one folder, besides __init__
+
+# What works where TensorFlow is not installed: these modules import nothing of HEAVY when they are imported, nor does
+# what they import then. Their functions may import it where it is needed.
+WITHOUT_TENSORFLOW = [
+    *("__main__", "testing", "pytest_plugin", "report.symptoms", "steps", "random_op_diff", "random_tool"),
+    *("adapters.modules", "adapters.uncontrolled", "adapters.counter_draws", "adapters.keras_draws"),
+    *("adapters.keras3", "adapters.keras3_arrays", "adapters.keras3_jax", "variables.spec"),
+    *("comparison", "seeding", "philox"),
+    *("_patching.patches", "_patching.random_ops", "_patching.torch", "_patching.flax", "_patching.jax_draws"),
+    *("_patching.keras", "_patching.keras3_random"),
+    *FLOORS[-1],
+]
+HEAVY = {"tensorflow", "tf_keras", "keras", "rich"}
 
 # Words that the glossary has replaced, and what it says.
 REPLACED = {
@@ -132,6 +145,37 @@ def circle_through(name):
                 seen.add(module)
                 paths.append([*path, module])
     return None
+
+
+def imported_at_once(name):
+    """Return what is imported when a module is: by the statements outside of its functions."""
+    statements, found = list(TREES[name].body), []
+    for node in statements:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif (
+            not isinstance(node, ast.FunctionDef) and getattr(getattr(node, "test", None), "id", "") != "TYPE_CHECKING"
+        ):
+            statements += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return found
+
+
+def imports_of_heavy_packages():
+    """Return how the modules of WITHOUT_TENSORFLOW import one of the packages that they must not."""
+    names = [name for name in SOURCES if any(f"{name}.".startswith(f"{each}.") for each in WITHOUT_TENSORFLOW)]
+    paths, seen, found = [[name] for name in names], set(names), []
+    for path in paths:
+        for target in imported_at_once(path[-1]):
+            package, _, rest = target.partition(".")
+            module = rest if rest in SOURCES else rest.rpartition(".")[0]
+            if package in HEAVY:
+                found.append(" imports ".join([*path, package]))
+            elif package == "detrand" and module not in seen:
+                seen.add(module)
+                paths.append([*path, module])
+    return found
 
 
 def identifiers(tree):
@@ -277,6 +321,10 @@ def test_imports_run_in_no_circle():
     assert not circles()
 
 
+def test_what_works_without_tensorflow_imports_nothing_of_it():
+    assert not imports_of_heavy_packages()
+
+
 def test_nothing_is_imported_through_a_star():
     assert not star_imports()
 
@@ -316,6 +364,7 @@ def test_no_decision_depends_on_the_words_of_a_finding():
 RULES = [
     imports_up,
     circles,
+    imports_of_heavy_packages,
     star_imports,
     large_folders,
     modules_without_docstring,

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from unittest import mock
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 import detrand
 from detrand.__main__ import main
 from detrand._patching.patches import Target
+from detrand.packages import needed_by
 from detrand.report.symptoms import sections
 from detrand.validation import results
 
@@ -252,6 +254,11 @@ def a_variable_that_the_port_lacks():
     detrand.assert_variables_match(graph, keras.layers.Dense(3))
 
 
+def without_tensorflow():
+    with mock.patch("detrand.packages.is_installed", lambda package: False), needed_by("detrand.validate"):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+
 ERRORS = {
     "ArgumentError": lambda: detrand.DeterministicRandomTestTool(mode="random"),
     "ScopeError": two_scopes_in_one,
@@ -263,6 +270,7 @@ ERRORS = {
     "CheckpointError": lambda: detrand.load_tf1_checkpoint(make_port(), "missing/model.ckpt"),
     "RecordingError": lambda: detrand.StepRecorder.load("steps.npz"),
     "ComparisonError": lambda: detrand.assert_allclose({"logits": np.ones(2)}, {"logits": np.array([1.0, 1.5])}),
+    "MissingPackageError": without_tensorflow,
     "MigrationError": lambda: findings(lambda images, training: tf.placeholder(tf.float32)),
     "PatchError": Target("keras", "Input", ("images",)).checked,
 }
@@ -338,7 +346,7 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     described = re.search(r"kind: (.*?)\n  title", inspect.getdoc(detrand.Finding), re.DOTALL)
     kinds = re.findall(r'``"(\w+)"``', described[1])
     errors = [name for name, value in vars(detrand.errors).items() if isinstance(value, type)]
-    assert len(kinds) == 10 and len(errors) == 13
+    assert len(kinds) == 10 and len(errors) == 14
     assert {*kinds, *errors} <= SECTIONS.keys()
     assert {*results._SYMPTOMS.values()} <= SECTIONS.keys()
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}

@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterator
 from types import MethodType, ModuleType
 from typing import Any
 
-import tensorflow as tf
-
 from detrand._patching.patches import Target
-from detrand._patching.variables import track_by_name, tracked_by_name
 from detrand.changes import Changes, attribute_set
 from detrand.errors import CheckpointError
 
@@ -175,6 +172,8 @@ TF_KERAS_MASKS = Target(
 
 def keras3_dtype(dtype: Any) -> str:
     """Return the name of a Keras 3 dtype; None stands for the default float."""
+    if "keras" not in sys.modules:  # Flax draws, of a dtype that is a name
+        return dtype
     from keras import backend
 
     return backend.standardize_dtype(dtype or backend.floatx())
@@ -186,7 +185,7 @@ LEGACY_KERAS_BACKENDS = ("tensorflow.python.keras.backend", TF_KERAS_BACKEND)  #
 class LayerNames:
     """The numbers that one version of Keras, loaded or not, has given to unnamed layers in a graph."""
 
-    def __init__(self, graph: tf.Graph, keras_backend: str):
+    def __init__(self, graph: Any, keras_backend: str):
         self._graph = graph
         self._all: Any = getattr(sys.modules.get(keras_backend), "PER_GRAPH_OBJECT_NAME_UIDS", {})
 
@@ -260,6 +259,8 @@ def takes_inputs_in_a_list(model: Any) -> bool:
 
 def track_in_keras3(layer: Any, name: str, variable: Any) -> Any:
     """Make a ``tf.Variable`` the value of a new Keras 3 variable of a layer, whose path ends with the TF1 name."""
+    from detrand._patching.variables import track_by_name
+
     # A layer that is called on symbolic inputs is in a stateless scope, which allows only deferred variables.
     with _unset_in_keras3("stateless_scope"):
         keras_variable = _keras3_wrapper_class()(variable, name, layer.path or layer.name)
@@ -390,6 +391,8 @@ def _replace_method(layer: Any, target: Target, method: Callable[..., Any]) -> N
 
 def track_in_tf_keras(layer: Any, name: str, variable: Any) -> None:
     """Make a variable one of a tf_keras layer's weights, and a part of its checkpoint."""
+    from detrand._patching.variables import track_by_name, tracked_by_name
+
     if tracked_by_name(layer, name) is not variable:
         layer._track_variable(variable)
         track_by_name(layer, name, variable)

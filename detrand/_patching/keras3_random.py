@@ -81,10 +81,9 @@ def seed_dtype(backend: str) -> str:
 
 
 def is_symbolic() -> bool:
-    """Return whether Keras calls a layer only to infer the shape of its outputs."""
-    from keras.src.backend.common import symbolic_scope
-
-    return symbolic_scope.in_symbolic_scope()
+    """Return whether Keras, if it is loaded, calls a layer only to infer the shape of its outputs."""
+    scopes = sys.modules.get("keras.src.backend.common.symbolic_scope")
+    return scopes is not None and scopes.in_symbolic_scope()
 
 
 def unshuffled(adapter: Any) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,22 +74,6 @@ def _while_loop(cursor: Cursor, original: Any, cond: Any, body: Any, *args: Any,
         return original(cond, body, *args, **kwargs)
     with cursor.control_flow(regions.LOOP) as run:
         return original(functools.partial(run, 0, cond), functools.partial(run, 1, body), *args, **kwargs)
-
-
-@governed
-def trying_its_step_first(cursor: Cursor, original: Any, step_function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make Keras's ``rnn`` take no op seeds in the first call of its step, whose outputs it throws away."""
-    if inspect.signature(original).bind(step_function, *args, **kwargs).arguments.get("unroll"):
-        return original(step_function, *args, **kwargs)
-    calls = itertools.count()
-
-    def step(*step_args: Any) -> Any:
-        if next(calls):
-            return step_function(*step_args)
-        with cursor.shape_inference(is_executed=lambda: cursor.phase == "init"):
-            return step_function(*step_args)
-
-    return original(step, *args, **kwargs)
 
 
 def _in_branches(

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand import philox
-from detrand._patching.tensorflow import STATELESS_KERNELS
+from detrand.packages import needed_by
 from detrand.philox.generator import RESERVED
 
 PHILOX_ALGORITHM = 1  # Philox's number among the algorithms of the stateless kernels
@@ -40,7 +39,12 @@ def reserved_by_permutation(size: Any) -> Any:
 
 
 def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Return the order, int32, into which ``tf.random.shuffle`` puts `size` elements."""
+    """Return the order, int32, into which ``tf.random.shuffle`` puts `size` elements, by TensorFlow's kernel."""
+    with needed_by("A shuffle in the scope of a DeterministicRandomTestTool"):
+        import tensorflow as tf
+
+        from detrand._patching.tensorflow import STATELESS_KERNELS
+
     state = np.array([seed], np.uint64), np.array([counter, op_seed], np.uint64), PHILOX_ALGORITHM
     with tf.device("/CPU:0"):
         return STATELESS_KERNELS.stateless_shuffle(np.arange(size, dtype=np.int32), *state).numpy()
@@ -103,7 +107,10 @@ def gamma(shape: Any, alpha: np.ndarray, dtype: str, **state: int) -> np.ndarray
 
 
 def binomial(shape: Any, counts: np.ndarray, probabilities: np.ndarray, dtype: str, **state: int) -> np.ndarray:
-    """Draw as ``tf.random.stateless_binomial`` does, from a drawn seed: TensorFlow 1 has no such op."""
+    """Draw by ``tf.random.stateless_binomial`` from a drawn seed: TensorFlow 1 has no such op."""
+    with needed_by("A binomial draw in the scope of a DeterministicRandomTestTool"):
+        import tensorflow as tf
+
     counts, probabilities = counts.astype(dtype), probabilities.astype(dtype)
     with tf.device("/CPU:0"):
         return tf.random.stateless_binomial(shape, seeds(**state), counts, probabilities, dtype).numpy()

@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from detrand import philox
 from detrand._patching import keras3_random
 from detrand._patching.patches import Patches, Replacements, stand_in
-from detrand.adapters import control_flow, counter_draws, keras3_arrays
+from detrand.adapters import counter_draws, keras3_arrays
 from detrand.adapters.keras3_arrays import ArrayDraws, RefusedDraws, TorchDraws, next_op, uncompiled
-from detrand.adapters.keras_draws import governed_draw
+from detrand.adapters.keras_draws import governed_draw, trying_its_step_first
 from detrand.seeding import regions
 from detrand.seeding.cursors import Cursor, governed
 from detrand.seeding.streams import Stream
@@ -103,7 +101,7 @@ def _compute_output_spec(cursor: Cursor, original: Any, *args: Any, **kwargs: An
 
 def _rnn(original: Callable[..., Any]) -> Callable[..., Any]:
     tries = keras3_random.backend() in keras3_random.TRYING_BACKENDS
-    return control_flow.trying_its_step_first(original) if tries else original
+    return trying_its_step_first(original) if tries else original
 
 
 class _TryingCells:
@@ -131,11 +129,16 @@ def _config_dropout_masks(cursor: Cursor, original: Any, layer: Any, cell: Any, 
 
 
 def _is_executed() -> bool:
-    return tf.executing_eagerly() if keras3_random.backend() == "tensorflow" else not keras3_random.is_symbolic()
+    return _executing_eagerly() if keras3_random.backend() == "tensorflow" else not keras3_random.is_symbolic()
+
+
+def _executing_eagerly() -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is None or tensorflow.executing_eagerly()
 
 
 def _draws_now() -> bool:
-    return tf.executing_eagerly() and draws_of(keras3_random.backend()).executes()
+    return _executing_eagerly() and draws_of(keras3_random.backend()).executes()
 
 
 @governed

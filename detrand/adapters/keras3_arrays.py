@@ -7,6 +7,7 @@ in NumPy, what the TensorFlow 1 op of the same distribution draws. The result be
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -101,7 +102,11 @@ class ArrayDraws:
             return self._draw(op_type, shape, dtype, scaled, factor=factor, offset=offset)
         standard = functools.partial(counter_draws.philox_draw, draw, shape, dtype=dtype)
         drawn = self._draw(op_type, shape, dtype, standard)
-        return drawn * _ops().cast(factor, dtype) + _ops().cast(offset, dtype)
+        return drawn * self.cast(factor, dtype) + self.cast(offset, dtype)
+
+    def cast(self, value: Any, dtype: str) -> Any:
+        """Return an array of the backend in a dtype."""
+        return _ops().cast(value, dtype)
 
     def uniform(self, shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
         """Draw as ``RandomUniform``; `dtype` is a float."""
@@ -109,7 +114,7 @@ class ArrayDraws:
         if self.is_known(minval) and self.is_known(maxval):
             minval, maxval = (_as_numpy(limit).astype(_numpy_dtype(dtype)) for limit in (minval, maxval))
         else:
-            minval, maxval = _ops().cast(minval, dtype), _ops().cast(maxval, dtype)
+            minval, maxval = self.cast(minval, dtype), self.cast(maxval, dtype)
         return self._affine("RandomUniform", philox.uniform, shape, dtype, maxval - minval, minval)
 
     def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None) -> Any:
@@ -255,7 +260,7 @@ def _ops() -> Any:
 
 
 def _as_numpy(value: Any) -> np.ndarray:
-    return np.asarray(_ops().convert_to_numpy(value))
+    return np.asarray(_ops().convert_to_numpy(value) if "keras" in sys.modules else value)
 
 
 def _numpy_dtype(dtype: str) -> np.dtype:

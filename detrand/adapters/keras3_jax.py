@@ -49,6 +49,10 @@ class JaxDraws(ArrayDraws):
 
         return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 
+    def cast(self, value: Any, dtype: str) -> Any:
+        """Return an array of JAX in a dtype."""
+        return jax.numpy.asarray(value, dtype)
+
     def mask(self, shape: Any, rate: float, dtype: str) -> Any:
         """Draw which elements a dropout keeps, for a trace in the two ops of TensorFlow."""
         if not _drawing_now.get():
@@ -126,7 +130,7 @@ def _leave(stream: Stream, key: int) -> None:
     _scopes[key] -= 1
     if not _scopes[key]:
         del _scopes[key]
-        if stream not in _compiled:
+        if stream in _keys and stream not in _compiled:  # no longer, if its scope is collected with it
             _free_keys.append(_keys.pop(stream))
 
 

@@ -43,7 +43,7 @@ def install(patches: Patches) -> None:
     patches.replace_all(_dispatchers())
     control_flow.install(patches)
     xla.install(patches)
-    uncontrolled.install(patches)
+    uncontrolled.install_in_tensorflow(patches)
 
 
 # As `governed` makes it, with one call less: every draw asks.

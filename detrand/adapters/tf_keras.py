@@ -15,8 +15,7 @@ import tensorflow as tf
 from detrand._patching.graphs import loops_are_functions
 from detrand._patching.keras import TF_KERAS_DRAWS, TF_KERAS_MASKS, TF_KERAS_RECURRENCE, TF_KERAS_SHAPE_INFERENCE
 from detrand._patching.patches import Patches, Replacements
-from detrand.adapters import control_flow
-from detrand.adapters.keras_draws import governed_draw
+from detrand.adapters.keras_draws import governed_draw, trying_its_step_first
 from detrand.seeding.cursors import Cursor, governed
 
 
@@ -30,7 +29,7 @@ def _dispatchers() -> Replacements:
     return Replacements(
         {
             **{TF_KERAS_DRAWS[name]: make for name, make in _DRAWS.items()},
-            TF_KERAS_RECURRENCE: control_flow.trying_its_step_first,
+            TF_KERAS_RECURRENCE: trying_its_step_first,
             TF_KERAS_SHAPE_INFERENCE: _infer_output_signature,
             TF_KERAS_MASKS: _generate_masks,
         }

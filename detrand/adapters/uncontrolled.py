@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching import flax
+from detrand._patching.keras import is_instance_of_loaded
 from detrand._patching.patches import Patches, Replacements, Target
 from detrand._patching.random_ops import (
     EXPLICIT_OPS,
@@ -30,13 +30,6 @@ from detrand._patching.random_ops import (
     QUEUE_RUNNER,
     RAW_OP_MODULES,
     counts_runs,
-)
-from detrand._patching.tensorflow import (
-    KnowingAutographLines,
-    autograph_lines,
-    executing_eagerly,
-    ops_are_deterministic,
-    static_shape_and_dtype,
 )
 from detrand.changes import Changes
 from detrand.scopes import Entered
@@ -64,12 +57,16 @@ _observing: Entered[Cursor] = Entered("detrand_observing")
 
 
 def install(patches: Patches) -> None:
-    """Install the functions that record these draws."""
-    patches.replace_all(_recordings())
+    """Install the functions that record the draws of NumPy, Python, PyTorch and JAX."""
     _set_all(_recording_functions, patches)
     watched = {"torch": _functions_of_torch, "jax": _functions_of_jax, "flax.nnx.rnglib": _functions_of_flax}
     for module, functions in watched.items():
         patches.when_imported(module, functools.partial(_set_all, functions))
+
+
+def install_in_tensorflow(patches: Patches) -> None:
+    """Install the functions that record the draws of TensorFlow."""
+    patches.replace_all(_recordings())
 
 
 @functools.cache
@@ -102,7 +99,10 @@ def record(label: str, drawn: Any = None, depth: int = 3, through: tuple[str, ..
     cursor = cursor or observer
     if cursor is None or site is None:
         return
-    if tf.is_tensor(drawn) or (isinstance(drawn, tuple) and any(map(tf.is_tensor, drawn))):
+    first = next(iter(drawn), None) if isinstance(drawn, tuple) else drawn
+    if is_instance_of_loaded(first, "tensorflow", "Tensor"):
+        from detrand._patching.tensorflow import static_shape_and_dtype
+
         shape, dtype = static_shape_and_dtype(drawn)
     else:
         shape, dtype = getattr(drawn, "shape", None), str(getattr(drawn, "dtype", ""))
@@ -141,6 +141,8 @@ def recording_ungoverned(op_type: str, original: Callable[..., Any]) -> Callable
 @governed
 def _python_function(cursor: Cursor, original: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Make what is drawn in a function that TensorFlow runs in a thread of its own known to the scope."""
+    from detrand._patching.tensorflow import KnowingAutographLines, autograph_lines, executing_eagerly
+
     if not callable(func) or executing_eagerly():
         return original(func, *args, **kwargs)
     observer, lines = cursor.for_observing(), autograph_lines()
@@ -159,6 +161,10 @@ def _recording_parallel(op_type: str) -> Callable[..., Any]:
     """Return what makes a dataset record that chance decides which element gets which numbers, or comes first."""
 
     def parallel(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        from detrand._patching.tensorflow import ops_are_deterministic
+
         dataset = original(*args, **kwargs)
         calls, in_any_order = kwargs.get("num_parallel_calls"), kwargs.get("deterministic") == "false"
         is_parallel = calls is None or tf.get_static_value(calls) != 1
@@ -173,7 +179,7 @@ def _recording_parallel(op_type: str) -> Callable[..., Any]:
 def _queue_runner(cursor: Cursor, original: Any, runner: Any, queue: Any = None, *args: Any, **kwargs: Any) -> None:
     """Record a queue that is shuffled while threads fill it: chance decides what is in it."""
     original(runner, queue, *args, **kwargs)
-    if isinstance(queue, tf.queue.RandomShuffleQueue):
+    if is_instance_of_loaded(queue, "tensorflow", "queue.RandomShuffleQueue"):
         record("RandomShuffleQueueV2", depth=4)
 
 
@@ -206,7 +212,10 @@ def _recording_functions() -> list[Recordings]:
     ]
 
 
-_outside_of_autograph = tf.autograph.experimental.do_not_convert
+def _outside_of_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that AutoGraph, if TensorFlow is loaded, calls as it is."""
+    tensorflow = sys.modules.get("tensorflow")
+    return function if tensorflow is None else tensorflow.autograph.experimental.do_not_convert(function)
 
 
 class _RecordsCreation(type):

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from detrand.arguments import shorten
-from detrand.errors import ArgumentError
+from detrand.errors import ArgumentError, MissingPackageError
+from detrand.packages import needed_by
 
 Kind = Literal["bool", "int", "float", "complex", "str", "bytes"]
 _PYTHON: dict[Kind, Any] = {"bool": bool, "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes}
@@ -129,6 +130,8 @@ def read_leaf(value: Any, where: str) -> Leaf:
             return Leaf(np.array(value, object if cls in (str, bytes) else None), kind, kind, weak=True)
     try:
         array, cause = _to_numpy(value), None
+    except MissingPackageError:
+        raise
     except Exception as error:  # frameworks raise various errors for a value without numbers
         array, cause = None, error
     if array is not None:
@@ -161,7 +164,8 @@ def _to_numpy(value: Any) -> Any:
     tensor = value.detach().cpu()
     name = str(tensor.dtype).removeprefix("torch.")
     if name.startswith(("bfloat", "float8")):  # PyTorch cannot convert these dtypes to NumPy
-        import ml_dtypes  # a dependency of TensorFlow and JAX
+        with needed_by(f"A tensor of {name}"):
+            import ml_dtypes  # a dependency of TensorFlow and JAX
 
         torch = sys.modules["torch"]
         bits = torch.int16 if name == "bfloat16" else torch.uint8

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from detrand.comparison.leaves import open_value, read_leaf
-from detrand.errors import ArgumentError, RecordingError
+from detrand.errors import ArgumentError, MissingPackageError, RecordingError
 from detrand.files import written_whole
+from detrand.packages import needed_by
 
 VERSION = 1
 _INDEX = "structure.json"
@@ -83,6 +84,7 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
 
     Raises:
       RecordingError: if the file is missing, damaged, or of a different kind or version.
+      MissingPackageError: if it has numbers of a dtype of ml_dtypes, which is not installed.
     """
     path = os.fsdecode(path)
     try:
@@ -95,7 +97,7 @@ def load_structure(path: str | os.PathLike[str], kind: str) -> Any:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}; give a different file") from error
     except zipfile.BadZipFile as error:
         raise RecordingError(f"{path} is not a recording of detrand, or is damaged: {error}") from error
-    except RecordingError:
+    except (RecordingError, MissingPackageError):
         raise
     except Exception as error:  # what is read decides what is raised, MemoryError and RecursionError included
         raise RecordingError(f"{path} is damaged: {type(error).__name__}: {error}") from error
@@ -200,7 +202,8 @@ def _decoded(node: Any, archive: zipfile.ZipFile) -> Any:
         return text.reshape(node["shape"])[()]
     stored = np.lib.format.read_array(io.BytesIO(archive.read(f"{node['array']}.npy")), allow_pickle=False)
     if stored.dtype.name != node["dtype"]:
-        import ml_dtypes  # a dependency of TensorFlow and JAX
+        with needed_by(f"A recording with {node['dtype']}"):
+            import ml_dtypes  # a dependency of TensorFlow and JAX
 
         stored = stored.view(getattr(ml_dtypes, node["dtype"]))
     return stored[()]

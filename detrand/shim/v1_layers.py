@@ -17,6 +17,7 @@ from typing import Any
 from detrand._patching.keras import KERAS_LAZY_LOADER, MOVED_NAMES, TF_KERAS_LEGACY_LAYERS, tf_keras_module_with
 from detrand._patching.patches import Patches, Shared
 from detrand.changes import Changes
+from detrand.packages import needed_by
 
 
 def enable_v1_layers() -> contextlib.ExitStack:
@@ -38,6 +39,8 @@ def enable_v1_layers() -> contextlib.ExitStack:
     Raises:
       PatchError: if this TensorFlow or tf_keras is not as expected.
     """
+    with needed_by("detrand.enable_v1_layers"):
+        importlib.import_module("tensorflow")
     changes, enabled = Changes(), contextlib.ExitStack()
     enabled.callback(changes.undo)
     changes.on_undo(_kept.pop, id(changes), None)
