@@ -65,8 +65,11 @@ class Target(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters by name."""
-    return inspect.signature(function).parameters
+    """Return a function's parameters by name; none for a function in C that does not show them."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return {}
 
 
 def _versions() -> str:

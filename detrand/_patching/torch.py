@@ -8,6 +8,7 @@ from typing import Any, cast
 from detrand._patching.patches import Target
 
 DROPOUT = Target("torch.nn.functional", "dropout", ("input", "p", "training", "inplace"))
+ATTENTION = Target("torch.nn.functional", "scaled_dot_product_attention", ())  # a function in C, without a signature
 COMPILER = "torch._dynamo"  # which takes seconds to import, and which ``torch.compile`` imports
 
 

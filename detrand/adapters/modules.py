@@ -1,8 +1,9 @@
 """Modules of PyTorch and Flax in a stream: their dropout draws what ``tf.nn.dropout`` draws.
 
-All layers of PyTorch drop with ``torch.nn.functional.dropout``, except recurrent ones. A mask has the shape of its
-inputs, in this order of axes; but where it is known that TF1 draws only the mask of an image with its channels last,
-that one is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` draw by themselves counts draws, too.
+All layers of PyTorch drop with ``torch.nn.functional.dropout``, except recurrent ones and fused attention, which drops
+with it here. A mask has the shape of its inputs, in this order of axes; but where it is known that TF1 draws only the
+mask of an image with its channels last, that one is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs``
+draw by themselves counts draws, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from detrand import philox
 from detrand._patching import flax
 from detrand._patching.patches import Patches, Replacements
-from detrand._patching.torch import COMPILER, DROPOUT
+from detrand._patching.torch import ATTENTION, COMPILER, DROPOUT
 from detrand.adapters import counter_draws
 from detrand.adapters.keras3_arrays import TorchDraws, next_op, uncompiled
 from detrand.seeding.cursors import Cursor, governed
@@ -34,7 +35,8 @@ def _replace(makes_uncompiled: bool, patches: Patches) -> None:
 
 @functools.cache
 def _dispatchers(makes_uncompiled: bool) -> Replacements:
-    return Replacements({DROPOUT: uncompiled(_dropout) if makes_uncompiled else _dropout})
+    draws = {DROPOUT: _dropout, ATTENTION: _attention}
+    return Replacements({target: uncompiled(draw) if makes_uncompiled else draw for target, draw in draws.items()})
 
 
 @governed
@@ -58,6 +60,32 @@ def _dropout(
     scale = torch.tensor(1 / (1 - p), dtype=input.dtype)
     dropped = torch.where(keep.to(input.device), input * scale.to(input.device), torch.zeros_like(input))
     return input.copy_(dropped) if inplace else dropped
+
+
+@governed
+def _attention(
+    cursor: Cursor,
+    original: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Drop shares of attention as ``tf.nn.dropout`` does; they are the attention to one value at each position."""
+    others = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    if not dropout_p:
+        return original(query, key, value, attn_mask, **others)
+    import torch
+
+    length = key.shape[-2]
+    each = torch.eye(length, dtype=value.dtype, device=value.device).expand(*value.shape[:-1], length)
+    shares = original(query, key, each, attn_mask, **others)
+    of_heads = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3) if enable_gqa else value
+    return torch.matmul(torch.nn.functional.dropout(shares, dropout_p), of_heads)
 
 
 def _replace_in_flax(patches: Patches) -> None:

@@ -454,9 +454,10 @@ TABLE = (
         "random functions of PyTorch in the program's own code: ``torch.rand`` and the like, methods such as "
         "``uniform_``, ``torch.nn.init``, initial values of ``torch.nn``, ``DataLoader(shuffle=True)``",
         RECORDED,
-        "Nothing for ``torch.nn.functional.dropout`` and the layers that call it, which are controlled. Else draw with "
-        "``keras.random``, which is controlled on every backend, or with :doc:`detrand.philox <philox>`. Draws in a "
-        "program of ``torch.compile`` and dropout in PyTorch's LSTM and attention are not seen.",
+        "Nothing for ``dropout`` and ``scaled_dot_product_attention`` of ``torch.nn.functional`` and the layers that "
+        "call them, which are controlled. Else draw with ``keras.random``, which is controlled on every backend, or "
+        "with :doc:`detrand.philox <philox>`. Draws in a program of ``torch.compile`` and dropout in PyTorch's LSTM "
+        "are not seen.",
         {
             "torch.rand": Recorded(lambda: torch().rand(3), ("torch.rand",)),
             "in place": Recorded(lambda: torch().zeros(3).normal_(), ("torch.Tensor.normal_",)),

@@ -81,3 +81,49 @@ def test_dropout_is_pytorchs_in_inference_and_outside_of_a_scope():
         raise ZeroDivisionError
     assert not tool.random_ops
     assert functional.dropout is original
+
+
+def attention_in_session(query, key, value, mask, scale):
+    """Attention as TF1 code computes it, with dropout of its shares."""
+    with DeterministicRandomTestTool(mode="num_random_ops").scope(), tf.Graph().as_default(), v1.Session() as session:
+        scores = tf.matmul(query, key, transpose_b=True) * scale + tf.where(mask, 0.0, -1e9)
+        return session.run(tf.matmul(tf.nn.dropout(tf.nn.softmax(scores), 0.4), value))
+
+
+@pytest.mark.parametrize("of_mask", ["bool", "added", "causal"])
+def test_fused_attention_drops_what_the_session_drops(of_mask):
+    query, key = np.random.default_rng(1).normal(size=(2, 2, 3, 5, 4)).astype(np.float32)
+    value = np.random.default_rng(2).normal(size=(2, 3, 5, 6)).astype(np.float32)
+    mask = np.tril(np.ones((5, 5), bool))
+    given = {"bool": {"attn_mask": torch.from_numpy(mask)}, "causal": {"is_causal": True, "scale": 0.5}}
+    given["added"] = {"attn_mask": torch.where(torch.from_numpy(mask), 0.0, -1e9), "scale": 0.1}
+    scale = given[of_mask].get("scale", 0.5)
+    tool = DeterministicRandomTestTool(mode="num_random_ops")
+    with tool.scope():
+        found = functional.scaled_dot_product_attention(
+            *map(torch.from_numpy, (query, key, value)), dropout_p=0.4, **given[of_mask]
+        )
+    expected = attention_in_session(query, key, value, mask, scale)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert [op.op_type for op in tool.random_ops] == ["RandomUniform"]
+
+
+def test_fused_attention_of_shared_heads_drops_what_the_session_drops():
+    query = np.random.default_rng(1).normal(size=(2, 4, 5, 4)).astype(np.float32)
+    key, value = np.random.default_rng(2).normal(size=(2, 2, 2, 5, 4)).astype(np.float32)
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        found = functional.scaled_dot_product_attention(
+            *map(torch.from_numpy, (query, key, value)), dropout_p=0.4, enable_gqa=True
+        )
+    of_heads = (np.repeat(each, 2, axis=1) for each in (key, value))
+    expected = attention_in_session(query, *of_heads, np.ones((5, 5), bool), 0.5)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fused_attention_without_dropout_is_pytorchs():
+    query, original = torch.ones(2, 3, 5, 4), functional.scaled_dot_product_attention
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        assert_allclose(functional.scaled_dot_product_attention(query, query, query).numpy(), query.numpy())
+    assert not tool.random_ops
+    assert functional.scaled_dot_product_attention is original

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -52,6 +52,9 @@ def initializers_match(runner: Runner) -> Found:
     policy, rearranged = migration.policy_tolerance, fresh.view.constants()
     rtol = policy.rtol if policy is not None and policy.rounds_variables else _INITIAL_VALUES_RTOL
     in_words = {each.of: each for each in runner.audit.hyperparameters if each.name == INITIALIZER}
+    draws_alike = fresh.port.framework.draws_initial_values
+    drawn_by = {} if draws_alike else _drawn_by(runner)
+    together = _describe_together(drawn_by, tf1.initial, fresh.arrays)
     leaves: list[LeafComparison] = []
     differing, count, alike = {}, 0, 0
     for name, expected in tf1.initial.items():
@@ -69,8 +72,8 @@ def initializers_match(runner: Runner) -> Found:
             {name: found}, {name: expected}, {f"[{name!r}]": close}.__getitem__, check_dtype=False
         )
         described = "" if words is None or words.same else f"{words.tf1} (TF1), {words.port} (port)"
-        if not compared and not fresh.port.framework.draws_initial_values:
-            described = described or _describe_distributions(expected, found)
+        if not compared and not draws_alike:
+            described = described or together.get(name) or _describe_distributions(expected, found)
             if not described:
                 alike += 1
                 continue
@@ -96,7 +99,41 @@ def initializers_match(runner: Runner) -> Found:
     draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
     likely = tuple(each.title for each in causes(hyperparameters=of_words, draws_numpy=draws_numpy))
     result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
-    return replace(result, findings=(*result.findings, *of_seeds))
+    findings = [
+        replace(each, remedy=f"draw the initial values as TF1 does: {drawn_by[name]}") if name in drawn_by else each
+        for name, each in zip(differing, result.findings, strict=True)
+    ]
+    return replace(result, findings=(*findings, *of_seeds))
+
+
+def _drawn_by(runner: Runner) -> dict[str, str]:
+    """Return by what TF1 draws initial values, in words, by the names of the variables; without constants."""
+    try:
+        hyperparameters = runner.tf1.hyperparameters() or {}
+    except Exception:  # the audit reports it
+        return {}
+    found = {name: str(words) for (name, what), words in hyperparameters.items() if what == INITIALIZER}
+    return {name: words for name, words in found.items() if not words.startswith("constant")}
+
+
+def _describe_together(
+    drawn_by: Mapping[str, str], tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray]
+) -> dict[str, str]:
+    """Return in words how initial values differ that TF1 draws alike, and the port draws alike, by their names.
+
+    TF1's arrays begin with the same numbers in constant mode, so the largest one stands for all.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, words in drawn_by.items():
+        if name in tf1 and name in port and not (_is_constant(tf1[name]) or _is_constant(port[name])):
+            groups[words].append(name)
+    found: dict[str, str] = {}
+    for names in groups.values():
+        of_tf1 = max((tf1[name] for name in names), key=np.size)
+        of_port = np.concatenate([port[name].ravel() for name in names])
+        if not any(_describe_distributions(port[name], of_port) for name in names):
+            found |= dict.fromkeys(names, _describe_distributions(of_tf1, of_port))
+    return found
 
 
 def _describe_constants(tf1: np.ndarray, port: np.ndarray) -> str:

@@ -38,10 +38,13 @@ from detrand.validation.diagnosis.op_kinds import (
     as_written,
     chain,
     computing,
+    form_of_gelu,
     in_order,
     is_in,
+    is_unknown,
     kind,
     kind_of,
+    names_of_activations,
     only_in,
     padded_window,
     slopes_of_leaky_relus,
@@ -306,6 +309,8 @@ def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     loops = [any(op.body for op in region) for region in divergence.regions]  # which move numbers by other ops
     # Then an op before it is not at fault.
     is_moved_alike = bool(divergence.confirmed) and (moves[0] == moves[1] or loops[0] != loops[1])
+    # Such an op takes axes in the order that it needs, so an order before it shows nothing.
+    is_moved_alike |= any(kind(op) == "Einsum" or is_unknown(op.type) for region in divergence.regions for op in region)
     pairs = [(value, port_value) for value in (tf1_value, *tf1_sources)]
     pairs += [(tf1_value, value) for value in port_sources]
     for number, (tf1, port) in enumerate((of_tf1.array, of_port.array) for of_tf1, of_port in pairs):
@@ -464,8 +469,8 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
         yield _of_order(*chains)
         return
     # What a function of another framework computes is not known, so it may be what only TF1 seems to compute.
-    is_unknown = any(name[:1].islower() for kinds in only for name in kinds)
-    found = [] if is_unknown else list(_named_ops(divergence))
+    has_unknown = any(is_unknown(name) for kinds in only for name in kinds)
+    found = [] if has_unknown else list(_named_ops(divergence))
     yield from found
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
         sides = [", ".join(sorted(kinds)) for kinds in only]
@@ -586,22 +591,23 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         yield Cause(f"only {who} has a dropout, or another random op, here", fault=fault)
     missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
     slopes = slopes_of_leaky_relus(divergence.regions)
+    pairs = [*zip((missing, added), divergence.regions, strict=True)]
+    forms, names = ([function(*each) for each in pairs] for function in (form_of_gelu, names_of_activations))
     if slopes[0] is not None and slopes[1] is not None:
         yield of_values(_ATTRIBUTES_OF["LeakyRelu", "attribute alpha"], *(f"{slope:.4g}" for slope in slopes))
-    elif (missing == ["Tanh"] and added == ["Erf"]) or (missing == ["Erf"] and added == ["Tanh"]):
-        forms = {"Tanh": "the tanh approximation", "Erf": "erf"}
-        yield of_values("form of GELU", forms[missing[0]], forms[added[0]])
+    elif all(forms):
+        yield of_values("form of GELU", *forms)
     elif missing and added:
-        yield of_values("activation", ", ".join(missing), ", ".join(added), fault=Fault.ACTIVATION)
+        yield of_values("activation", *names, fault=Fault.ACTIVATION)
     elif (missing and _CLIPS & only_port.keys()) or (added and _CLIPS & only_tf1.keys()):
         of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
-        pairs = zip(of_slopes, _in_words(divergence), strict=True)
-        tf1, port = (of_slope or in_words for of_slope, in_words in pairs)
+        in_words = zip(of_slopes, _in_words(divergence), strict=True)
+        tf1, port = (of_slope or words for of_slope, words in in_words)
         yield of_values("activation", tf1, port, fault=Fault.ACTIVATION)
     elif missing:
-        yield Cause(f"the port has no activation where TF1 has {', '.join(missing)}", fault=Fault.ACTIVATION)
+        yield Cause(f"the port has no activation where TF1 has {names[0]}", fault=Fault.ACTIVATION)
     elif added:
-        yield Cause(f"TF1 has no activation where the port has {', '.join(added)}", fault=Fault.ACTIVATION)
+        yield Cause(f"TF1 has no activation where the port has {names[1]}", fault=Fault.ACTIVATION)
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):

@@ -172,8 +172,25 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
         if ratio is not None:
             yield f"the gradient of {name} in the port is {ratio:.4g} times TF1's: it is scaled or clipped differently"
             return
+    for name, (who, rows) in ((name, _rows_of_one_program(tf1[name], port[name])) for name in names):
+        if rows:
+            yield f"only {who} trains {'row' if len(rows) == 1 else 'rows'} {and_more(map(str, rows), 4)} of {name}"
+            return
     if names:
         yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
+
+
+def _rows_of_one_program(tf1: Any, port: Any) -> tuple[str, list[int]]:
+    """Return the program that alone has gradients of some rows of a variable, and these rows, if the others agree."""
+    arrays = [np.asarray(each, np.float64) for each in (tf1, port) if each is not None]
+    if len(arrays) < 2 or arrays[0].ndim < 2 or arrays[0].shape != arrays[1].shape:
+        return "", []
+    flat = [array.reshape(len(array), -1) for array in arrays]
+    differing = (np.abs(flat[0] - flat[1]) > CLOSE * np.abs(flat[0]).max(initial=0)).any(1)
+    for who, other in (("TF1", flat[1]), ("the port", flat[0])):
+        if differing.any() and not differing.all() and not other[differing].any():
+            return who, np.flatnonzero(differing).tolist()
+    return "", []
 
 
 def _updates(port: Training, tf1: Training) -> Iterator[Cause]:

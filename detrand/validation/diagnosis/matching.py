@@ -366,7 +366,7 @@ class TraceComparison:
         if windows is not None:
             return windows
         of_tf1, of_port = (
-            [op for op in program.first if op in region] or program.first_after(end)
+            [op for op in program.first if op in region] or _first_of(region) or program.first_after(end)
             for program, region, end in zip((self.tf1, self.port), regions, ends, strict=True)
         )
         tf1_op = next(iter(of_tf1), None)
@@ -476,6 +476,12 @@ class TraceComparison:
         tf1 = () if tf1_op is None else tuple(self.tf1.near[tf1_op.name])
         port = [] if port_op is None else [self.port.matched.get(name, ("",)) for name in self.port.near[port_op.name]]
         return tf1, tuple(next((name for name in names if name in tf1), names[0]) for names in port)
+
+
+def _first_of(region: Sequence[TracedOp]) -> list[TracedOp]:
+    """Return the ops of a region that take nothing from it, which a tensor after them hides that agrees by chance."""
+    names = {op.name for op in region}
+    return [op for op in region if names.isdisjoint(op.sources)]
 
 
 def _given(trace: Trace, op: TracedOp | None) -> frozenset[int]:

@@ -38,6 +38,12 @@ PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
+# The forms of GELU, by the activation in each, with numbers of which each has one.
+_FORMS_OF_GELU = {
+    "Tanh": ("the tanh approximation", {0.044715}),
+    "Erf": ("erf", {2**0.5, 0.5**0.5, -(0.5**0.5)}),
+    "Sigmoid": ("the sigmoid approximation", {1.702}),
+}
 _NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
     *("FusedBatchNormV3", "StopGradient"),
@@ -52,6 +58,11 @@ def kind(op: TracedOp) -> str:
 def kind_of(op_type: str) -> str:
     """Return a type of ops, the same for types that compute the same."""
     return _SAME_KINDS.get(op_type, op_type)
+
+
+def is_unknown(op_type: str) -> bool:
+    """Return whether a type is the name of a function of another framework, of which no op of TensorFlow is known."""
+    return op_type[:1].islower()
 
 
 def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[str], Counter[str]]:
@@ -138,6 +149,34 @@ def _slope_of_leaky_relu(ops: Sequence[TracedOp]) -> float | None:
         if len(of_absolute) == 1 and abs(sum(numbers) - 1) < 1e-6:
             return 1 - 2 * of_absolute[0]
     return None
+
+
+def form_of_gelu(activations: Sequence[str], region: Sequence[TracedOp]) -> str:
+    """Return the form of the GELU that a region computes with some activations; empty if it computes none."""
+    if len(activations) != 1 or activations[0] not in _FORMS_OF_GELU:
+        return ""
+    form, known = _FORMS_OF_GELU[activations[0]]
+    numbers = [array.flat[0] for op in region for array in op.constants.values() if array.size == 1]
+    return form if any(abs(number - each) < 1e-6 for number in numbers for each in known) else ""
+
+
+def names_of_activations(activations: Sequence[str], region: Sequence[TracedOp]) -> str:
+    """Return activations in words, where they are parts of a GELU or a SiLU as this."""
+    form = form_of_gelu(activations, region)
+    if form:
+        return f"GELU with {form}"
+    return "SiLU" if [*activations] == ["Sigmoid"] and _is_silu(region) else ", ".join(activations)
+
+
+def _is_silu(region: Sequence[TracedOp]) -> bool:
+    """Return whether a region multiplies a tensor by its sigmoid, or by that of a multiple."""
+    by_name = {op.name: op for op in region}
+    for sigmoid in (op for op in region if kind(op) == "Sigmoid"):
+        operands, before = {*sigmoid.inputs}, by_name.get(sigmoid.sources[0])
+        operands |= {*before.inputs} if before is not None and kind(before) == "Mul" and before.constants else set()
+        if any(kind(op) == "Mul" and sigmoid.name in op.sources and operands & {*op.inputs} for op in region):
+            return True
+    return False
 
 
 def in_order(region: Sequence[TracedOp]) -> list[str]:

@@ -165,6 +165,7 @@ _REMEDIES = (
         r"compute \1 along TF1's axis",
     ),
     (r".+ takes different tensors: (.+) \(TF1\), .+ \(port\)", r"pass the port's counterpart of \1 here"),
+    (r"arithmetic differs: (.+) \(TF1\), .+", r"compute in the port what TF1 does here, which \1"),
     (r"what is computed differs: .+", ""),  # these are names of ops
     (r"clipping or normalization of gradients differs: .+", ""),
     (r".+ differs: (.+ in place of .+) gives TF1's loss", r"use \1 in the port"),

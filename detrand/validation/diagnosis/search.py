@@ -363,14 +363,15 @@ class _Search:
             next(iter(state.tf1.trace.values_of(tf1_op)), None),
             next(iter(state.port.trace.values_of(port_op)), None),
         )
-        if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, state.diverged - 2)):
-            return step
         is_alike = _users(state.tf1, tf1_op) == _users(state.port, port_op)
+        most = state.diverged - (2 if is_alike else 3)  # ops that go on differently must heal more than themselves
+        if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, most)):
+            return step
         alike = [(tf1_op, port_op)] if is_alike else _used_alike(state) if of_data else []
         pairs = (pair for each in alike for pair in self._same_outputs(state, *each))
         for trial in itertools.islice(self._trials_of(state, pairs), _MOST_ALIKE):
             rest = self._run(done, trial)
-            if rest is not None and rest.diverged < state.diverged:
+            if rest is not None and self._heals(state, rest, trial):
                 return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
         return None
 
@@ -600,9 +601,9 @@ class _Search:
                 takes[tensor].append(op)
         if tf1_op is not None:  # TF1 computes more before several ops
             for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
-                users = _users(port, port.trace.ops[op_of(tensor)])
-                if len(takes[tensor]) == len(self._port.edges_of(tensor)) > 1 and users == _users(tf1, tf1_op):
-                    yield from ((name, tensor, None) for name in tf1.trace.values_of(tf1_op)[:1])
+                count = len(self._port.edges_of(tensor))
+                if len(takes[tensor]) == count > 1 and (last := _last_before(tf1, tf1_op, count)):
+                    yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
         anchored = [
             pair
             for op in tf1.diverged
@@ -773,6 +774,18 @@ def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Di
 def _users(program: Program, op: TracedOp) -> list[str]:
     """Return the types of the ops that take an op's tensors."""
     return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
+
+
+def _last_before(program: Program, op: TracedOp, count: int) -> TracedOp | None:
+    """Return the op, from one op on and along a chain, that so many ops take something from; None if there is none."""
+    for _ in range(_MOST_STEPS):
+        users = [other for other in program.trace.ops.values() if op.name in other.sources]
+        if len(users) == count:
+            return op
+        if len(users) != 1:
+            return None
+        op = users[0]
+    return None
 
 
 def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int | None) -> Iterator[_Pair]:

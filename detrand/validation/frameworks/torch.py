@@ -39,6 +39,7 @@ _REMEDIES = {
     "pixel centers in a resize": (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    r"only TF1 trains rows? \d.*": "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",
     **{
         rf"clipping of gradients differs: {limited} (\S+) \(TF1\)": (
             rf"clip them in a function that is passed to optimizer.register_step_pre_hook in the port: {call}"

@@ -536,9 +536,12 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Any:
-    if dropout_p or is_causal:
+    if dropout_p or enable_gqa:
         raise NoStepsError
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     transposed = step("Transpose", lambda x: x.transpose(-1, -2), key)
     scores = step("BatchMatMulV2", torch.matmul, query, transposed)
     scores = step("Mul", torch.mul, scores, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)

@@ -217,6 +217,9 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         changed = [each for each, before in zip(tensors, versions, strict=True) if version_of(each) != before]
         if not self._plan.is_decided and not _agree(found, _mapped(self._widened, result)):
+            for name in (output for each in self.calls[count:] for output in each.outputs):
+                del self.arrays[name]
+                self._constants.discard(name)
             del self.calls[count:]
             self._names, self._count = known, counted
             self._plan.whole.add(key)

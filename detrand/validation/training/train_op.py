@@ -115,19 +115,27 @@ _PASSING = {"Identity", "Cast", "NoOp", "Pack", "Reshape", "Shape"}
 
 
 def _lines_of_changes(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]) -> dict[str, str]:
-    """Return the lines of the first op that changes gradients before they are applied, and of the first that clips."""
+    """Return the lines of the first op that changes gradients before they are applied, and of the first that clips.
+
+    Where no kernel of an optimizer applies them, the ops before an assignment are the optimizer.
+    """
     found = dict[str, str]()
-    for op in _ops_between(run, taken, parts):
+    between, updating = _ops_between(run, taken, parts)
+    is_assigned = all("Assign" in op.type for op in updating)
+    for op in between:
         types = {op.type, *(inner.type for graph in function_graphs(op) for inner in graph.get_operations())}
         if op.type not in _PASSING and not _is_of_optimizer(op):
-            found.setdefault(FACTOR, str(site_of_op(op)))
+            if not is_assigned:
+                found.setdefault(FACTOR, str(site_of_op(op)))
             if not _CLIPS.isdisjoint(types):
                 found.setdefault(CLIPPING, str(site_of_op(op)))
     return found
 
 
-def _ops_between(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]) -> list[tf.Operation]:
-    """Return the ops from gradients of parts to the ops that update these, in the order of the graph.
+def _ops_between(
+    run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Sequence[Any]
+) -> tuple[list[tf.Operation], list[tf.Operation]]:
+    """Return the ops from gradients of parts to the ops that update these, in the order of the graph, and the latter.
 
     They begin with the gradients that code takes, of any tensor, and end at kernels of optimizers, or at the branches
     and functions that hold kernels, whose gradients are in another graph.
@@ -136,7 +144,7 @@ def _ops_between(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Se
     given = tf.nest.flatten([gradient for name, gradient in taken if name in names], expand_composites=True)
     first = {each.op for each in given if each is not None}
     if not first:
-        return []
+        return [], []
     run_ops, trained = all_run(run), {getattr(part, "handle", part).op for part in parts}
     in_order = [op for op in next(iter(first)).graph.get_operations() if op in run_ops]
     reached, updating = set(first), list[tf.Operation]()
@@ -154,7 +162,7 @@ def _ops_between(run: Sequence[Any], taken: Sequence[tuple[str, Any]], parts: Se
         return [each for each in (*input_ops(op), *users) if each in reached]
 
     between = all_upstream(updating, before) - first - set(updating)
-    return [op for op in in_order if op in between]
+    return [op for op in in_order if op in between], updating
 
 
 def _is_of_optimizer(op: tf.Operation) -> bool:

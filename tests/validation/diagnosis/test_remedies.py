@@ -29,6 +29,10 @@ from detrand.validation.diagnosis.remedies import remedy_of
             "variables: dtype differs (1): net/w: float32 in TF1, float16 in the port",
             "give the port's layers TF1's dtype, or pass Migration(dtype_policy=...)",
         ),
+        (
+            "arithmetic differs: divides by 2.0 (TF1), multiplies by 0.3 (port)",
+            "compute in the port what TF1 does here, which divides by 2.0",
+        ),
         ("learning rate differs in step 0: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
         (
             "learning rate differs in step 2: 0.01 (TF1), 0.001 (port)",

@@ -325,6 +325,77 @@ def test_initial_values_of_one_distribution_are_no_findings():
     )
 
 
+def truncated(x, training):
+    for name in ("first", "second", "third"):
+        x = v1.layers.dense(x, 50, kernel_initializer=v1.truncated_normal_initializer(stddev=0.02), name=name)
+    return x
+
+
+def of_truncated(draw):
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = (nn.Linear(50, 50) for _ in range(3))
+            for name, parameter in self.named_parameters():
+                draw(parameter, name) if name.endswith("weight") else nn.init.zeros_(parameter)
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x)))
+
+    migration = Migration(tf1=truncated, port=Layers, inputs=np.ones((2, 50), np.float32))
+    return validate(migration, checks=["initializers-match"])
+
+
+def test_initial_values_that_differ_alike_are_one_finding():
+    report = of_truncated(lambda parameter, name: nn.init.normal_(parameter, std=0.02))
+    (finding,) = report.findings
+    assert finding.count == 3
+    assert re.fullmatch(
+        r"initializer differs: standard deviation 0\.017\d* \(TF1\), 0\.0(2|19)\d* \(port\)", finding.title
+    )
+    assert finding.remedy == "draw the initial values as TF1 does: truncated normal of stddev 0.02"
+
+
+def test_initial_values_that_the_port_draws_differently_are_findings_of_their_own():
+    report = of_truncated(lambda parameter, name: nn.init.normal_(parameter, std=0.3 if "second" in name else 0.1))
+    deviations = [re.search(r"(\S+) \(port\)", finding.title)[1] for finding in report.findings]
+    np.testing.assert_allclose([float(each) for each in deviations], [0.1, 0.3, 0.1], rtol=0.1)
+
+
+def test_a_truncated_normal_of_pytorch_is_tf1s():
+    report = of_truncated(lambda parameter, name: nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04))
+    assert report.ok, str(report)
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.logits = nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.logits(torch.tanh(self.embedding(x).mean(1)))
+
+
+def test_a_row_that_pytorch_does_not_train_is_a_finding():
+    def padded(x, training):
+        embedded = tf.nn.embedding_lookup(v1.get_variable("embeddings", (7, 4)), x)
+        return v1.layers.dense(tf.tanh(tf.reduce_mean(embedded, 1)), 3, name="logits")
+
+    step = TrainStep(
+        labels=np.array([0, 2]),
+        tf1_loss=v1.losses.sparse_softmax_cross_entropy,
+        port_loss=lambda labels, outputs: functional.cross_entropy(outputs, labels),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1),
+        steps=2,
+    )
+    migration = Migration(tf1=padded, port=Padded, inputs=np.array([[1, 2, 0], [3, 0, 0]]), train=step)
+    (finding,) = validate(migration, checks=["training-steps"]).findings
+    assert finding.title == "only TF1 trains row 0 of embeddings"
+    assert finding.remedy == "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained"
+    assert finding.confirmed
+
+
 class MakesParameters(Images):
     def forward(self, x):
         self.scale = nn.Parameter(torch.ones(()))

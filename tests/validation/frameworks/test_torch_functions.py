@@ -101,6 +101,21 @@ FUNCTIONS = {
     ),
     "nearest": (lambda x: functional.interpolate(x, scale_factor=2), IMAGES, ["ResizeNearestNeighbor"]),
     "attention": (attention, HEADS, ["Mul", "AddV2", "Transpose", "BatchMatMulV2", "Mul", "Softmax", "BatchMatMulV2"]),
+    "causal attention": (
+        lambda x: functional.scaled_dot_product_attention(x, x, x + 1, is_causal=True, enable_gqa=False),
+        HEADS,
+        ["AddV2", "Transpose", "BatchMatMulV2", "Mul", "SelectV2", "Softmax", "BatchMatMulV2"],
+    ),
+    "attention to nothing": (  # PyTorch returns 0, and a softmax of -inf is NaN
+        lambda x: functional.scaled_dot_product_attention(x, x, x + 1, torch.zeros(5, 5, dtype=torch.bool)) + x,
+        HEADS,
+        ["AddV2", "scaled_dot_product_attention", "AddV2"],
+    ),
+    "attention of shared heads": (
+        lambda x: functional.scaled_dot_product_attention(x, x[:, :1], x[:, 1:], enable_gqa=True),
+        HEADS,
+        ["StridedSlice", "StridedSlice", "scaled_dot_product_attention"],
+    ),
     "normalize": (functional.normalize, ROWS, ["Square", "Sum", "Maximum", "Rsqrt", "Mul"]),
     "instance norm": (functional.instance_norm, IMAGES, STANDARDIZED),
     "group norm": (lambda x: functional.group_norm(x, 3), numbers(2, 6, 4, 4), STANDARDIZED),

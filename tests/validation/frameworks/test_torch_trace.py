@@ -299,6 +299,178 @@ def test_a_fault_is_one_confirmed_finding_with_its_line(network, fault, title):
     assert "test_torch_trace.py" in finding.tf1.line if finding.tf1 else title.startswith("only the port")
 
 
+def tanh_gelu(x):
+    """GELU as in code before there was a function for it."""
+    return 0.5 * x * (1 + tf.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + 0.044715 * tf.pow(x, 3))))
+
+
+def erf_gelu(x):
+    return x * (0.5 * (1.0 + tf.math.erf(x / np.float32(np.sqrt(2)))))
+
+
+OF_TF1 = {
+    "tanh": tanh_gelu,
+    "erf": erf_gelu,
+    "SiLU": lambda x: x * tf.nn.sigmoid(x),
+    "ReLU": tf.nn.relu,
+    "": lambda x: x,
+}
+OF_PORT = {
+    **{"tanh": lambda x: functional.gelu(x, approximate="tanh"), "erf": functional.gelu, "SiLU": functional.silu},
+    **{"sigmoid": lambda x: x * torch.sigmoid(1.702 * x), "ReLU": torch.relu, "": lambda x: x},
+}
+ACTIVATIONS = [
+    ("tanh", "erf", "form of GELU differs: the tanh approximation (TF1), erf (port)"),
+    ("tanh", "sigmoid", "form of GELU differs: the tanh approximation (TF1), the sigmoid approximation (port)"),
+    ("erf", "tanh", "form of GELU differs: erf (TF1), the tanh approximation (port)"),
+    ("tanh", "SiLU", "activation differs: GELU with the tanh approximation (TF1), SiLU (port)"),
+    ("tanh", "ReLU", "activation differs: GELU with the tanh approximation (TF1), Relu (port)"),
+    ("SiLU", "ReLU", "activation differs: SiLU (TF1), Relu (port)"),
+    ("ReLU", "erf", "activation differs: Relu (TF1), GELU with erf (port)"),
+    ("tanh", "", "the port has no activation where TF1 has GELU with the tanh approximation"),
+    ("", "SiLU", "TF1 has no activation where the port has SiLU"),
+]
+
+
+@pytest.mark.slow_except("tanh-erf", "tanh-sigmoid", "SiLU-ReLU")
+@pytest.mark.parametrize(
+    ("tf1", "port", "title"), ACTIVATIONS, ids=[f"{tf1 or 'none'}-{port or 'none'}" for tf1, port, _ in ACTIVATIONS]
+)
+def test_an_activation_of_several_ops_is_one_finding_with_its_name(tf1, port, title):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
+
+        def forward(self, x):
+            return self.last(OF_PORT[port](self.hidden(x)))
+
+    def network(x, training):
+        hidden = OF_TF1[tf1](v1.layers.dense(x, 12, name="hidden"))
+        return v1.layers.dense(hidden, 4, name="last")
+
+    report = validate(Migration(tf1=network, port=Network, inputs=numbers(3, 8)), checks=CHECKS)
+    assert [finding.title for finding in report.findings] == [title], str(report)
+    assert report.findings[0].confirmed.endswith("the rest agrees")
+
+
+class SharedHeads(nn.Module):
+    """Attention that is one op in a trace, with another scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.last = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        heads = (layer(x).view(-1, 5, 2, 4).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        context = functional.scaled_dot_product_attention(*heads, scale=0.3, enable_gqa=True)
+        return self.last(context.transpose(1, 2).reshape(-1, 5, 8))
+
+
+def test_the_axes_of_what_an_unknown_function_takes_are_no_fault():
+    def attention(x, training):
+        query, key, value = (
+            tf.reshape(v1.layers.dense(x, 8, name=name), (-1, 5, 2, 4)) for name in ("query", "key", "value")
+        )
+        shares = tf.nn.softmax(tf.einsum("BTNH,BFNH->BNFT", key, query) / 2.0)
+        context = tf.einsum("BNFT,BTNH->BFNH", shares, value)
+        return v1.layers.dense(tf.reshape(context, (-1, 5, 8)), 8, name="last")
+
+    (finding,) = validate(Migration(tf1=attention, port=SharedHeads, inputs=numbers(3, 5, 8)), checks=CHECKS).findings
+    assert finding.title.startswith("what is computed differs: Einsum, ")
+
+
+class Blocks(nn.Module):
+    """Blocks of which each normalizes the sum of its input and of what it computes, as those of BERT do."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.start, self.dropout = nn.LayerNorm(8, 1e-6), nn.Dropout(rate)
+        self.gates, self.values = (nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(8, 1e-6) for _ in range(2))
+
+    def forward(self, x):
+        x = self.dropout(self.start(x))
+        for gate, value, norm in zip(self.gates, self.values, self.norms, strict=True):
+            x = norm(x + self.dropout(torch.sigmoid(gate(x)) * value(x)))
+        return x
+
+
+def blocks(x, training):
+    def norm(x, name):
+        with v1.variable_scope(name):
+            gamma, beta = (v1.get_variable(each, (8,)) for each in ("gamma", "beta"))
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+
+    def dropout(x):
+        return tf.nn.dropout(x, 0.3) if training else x
+
+    x = dropout(norm(x, "start"))
+    for number in range(2):
+        gate = tf.nn.sigmoid(v1.layers.dense(x, 8, name=f"gates_{number}"))
+        x = norm(x + dropout(gate * v1.layers.dense(x, 8, name=f"values_{number}")), f"norms_{number}")
+    return x
+
+
+def test_dropouts_that_the_port_lacks_are_one_finding():
+    migration = Migration(tf1=blocks, port=lambda: Blocks(0.0), inputs=numbers(3, 5, 8))
+    report = validate(migration, checks=["random-training", "constant-mode"])
+    assert [finding.title for finding in report.findings] == ["only TF1 has a dropout, or another random op, here"]
+    assert report.findings[0].count == 3
+
+
+def test_dropouts_of_the_same_rate_are_no_finding():
+    report = validate(Migration(tf1=blocks, port=lambda: Blocks(0.3), inputs=numbers(3, 5, 8)))
+    assert not [finding for finding in report.findings if finding.kind == "computation"], str(report)
+
+
+class SmallWeights(nn.Module):
+    """Blocks with a GELU whose small weights make next to no difference to the deviation that the next block takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.LayerNorm(8, 1e-12)
+        self.mixed, self.hidden, self.last = (
+            nn.ModuleList(nn.Linear(*sizes) for _ in range(2)) for sizes in ((8, 8), (8, 12), (12, 8))
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(8, 1e-12) for _ in range(4))
+
+    def forward(self, x):
+        x = self.start(x)
+        for number in range(2):
+            x = self.norms[2 * number](x + self.mixed[number](x))
+            hidden = OF_PORT["sigmoid"](self.hidden[number](x))
+            x = self.norms[2 * number + 1](x + self.last[number](hidden))
+        return x
+
+
+def small_weights(x, training):
+    def norm(x, name):
+        with v1.variable_scope(name):
+            beta = v1.get_variable("beta", (8,), initializer=tf.zeros_initializer())
+            gamma = v1.get_variable("gamma", (8,), initializer=tf.ones_initializer())
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-12)
+
+    def dense(x, units, name):
+        return v1.layers.dense(x, units, kernel_initializer=v1.truncated_normal_initializer(stddev=0.02), name=name)
+
+    x = norm(x, "start")
+    for number in range(2):
+        x = norm(x + dense(x, 8, f"mixed_{number}"), f"norms_{2 * number}")
+        hidden = tanh_gelu(dense(x, 12, f"hidden_{number}"))
+        x = norm(x + dense(hidden, 8, f"last_{number}"), f"norms_{2 * number + 1}")
+    return x
+
+
+def test_a_place_is_before_a_tensor_that_agrees_by_chance():
+    migration = Migration(tf1=small_weights, port=SmallWeights, inputs=numbers(3, 5, 8))
+    (finding,) = validate(migration, checks=["random-inference"]).findings
+    assert finding.title.startswith("form of GELU differs: the tanh approximation (TF1), ")
+    assert "torch.sigmoid(1.702" in finding.port.source
+
+
 # Faults of which the diagnosis names the line, but no cause that a reader would call so.
 WITHOUT_CAUSE = [
     ("words", "scaled embeddings", "another result at rnn/transpose "),

@@ -496,6 +496,22 @@ def test_lines_show_what_changes_gradients_where_neither_the_updates_nor_a_probe
     assert source in finding.tf1.source
 
 
+def adam_of_assignments(loss):
+    """Train as optimizers do that models brought with them: Adam, with no correction of its moments."""
+    variables, updates = v1.trainable_variables(), []
+    for gradient, variable in zip(v1.gradients(loss, variables), variables, strict=True):
+        moments = [v1.Variable(tf.zeros(variable.shape), trainable=False) for _ in range(2)]
+        first, second = 0.9 * moments[0] + 0.1 * gradient, 0.999 * moments[1] + 0.001 * tf.square(gradient)
+        update = 0.01 * first / (tf.sqrt(second) + 1e-6)
+        updates += [variable.assign_sub(update), moments[0].assign(first), moments[1].assign(second)]
+    return tf.group(*updates)
+
+
+def test_an_optimizer_of_assignments_is_not_said_to_change_gradients():
+    (finding,) = trained(adam_of_assignments, lambda: keras.optimizers.Adam(0.01, epsilon=1e-6)).findings
+    assert finding.title.startswith("the optimizer or one of its hyperparameters differs"), finding
+
+
 def _twice(self, gradient, variable, learning_rate):
     keras.optimizers.Adam.update_step(self, 2.0 * gradient, variable, learning_rate)
 
