@@ -84,7 +84,12 @@ class CheckpointError(ArgumentError):
     Cause: a wrong path, damaged files, an object-based checkpoint, or variables that differ; the message lists all
     that does not fit. No variable has been changed. Remedy: pass the prefix of a complete name-based checkpoint, and a
     ``name_map`` if only the names differ.
+
+    Attributes:
+      does_not_fit: whether the variables of the checkpoint differ from the program's.
     """
+
+    does_not_fit = False
 
 
 class RecordingError(ArgumentError):

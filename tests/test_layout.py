@@ -298,18 +298,53 @@ _WORDS = {"title", "confirmed", "summary", "details", "remedy"}  # fields that h
 _OF_TEXT = {"startswith", "endswith", "match", "fullmatch", "search", "partition", "rpartition", "index"}
 
 
+def is_words(node):
+    """Return whether an expression is a text for people, by its name."""
+    return (isinstance(node, ast.Attribute) and node.attr in _WORDS) or (
+        isinstance(node, ast.Name) and node.id in _WORDS
+    )
+
+
 def decisions_by_words():
-    """Return the lines of validation and of the reports that look into the words of a finding or of a check."""
+    """Return the lines of validation and of the reports that look into the words of a finding or of a check.
+
+    In validation, no function takes a title: what is decided by the title is decided where the title is made. A class
+    may hold it.
+    """
     found = []
     for name in MODULES:
         for node in ast.walk(TREES[name]) if name.startswith(("validation", "report")) else ():
             looked_into = []
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_TEXT:
-                looked_into = [node.func.value, *node.args]
+                looked_into = [part for each in (node.func.value, *node.args) for part in ast.walk(each)]
             elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
                 looked_into = node.comparators
-            if any(isinstance(each, ast.Attribute) and each.attr in _WORDS for each in looked_into):
+            elif isinstance(node, ast.Call) and name.startswith("validation"):
+                function = ast.unparse(node.func).rpartition(".")[2]
+                is_class, titles = (
+                    function[0].isupper(),
+                    [each for each in node.args if isinstance(each, ast.Attribute)],
+                )
+                looked_into = [] if is_class else [each for each in titles if each.attr == "title"]
+            if any(map(is_words, looked_into)):
                 found.append(f"{name}:{node.lineno}")
+    return found
+
+
+def titles_without_remedy():
+    """Return the lines of validation that make a finding of the title of a cause, without its remedy."""
+    found = []
+    for name in MODULES:
+        for node in ast.walk(TREES[name]) if name.startswith("validation") else ():
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("Finding", "replace")
+            ):
+                given = {each.arg: each.value for each in node.keywords}
+                titles = [each for each in (*node.args, given.get("title")) if isinstance(each, ast.Attribute)]
+                if any(each.attr == "title" for each in titles) and "remedy" not in given:
+                    found.append(f"{name}:{node.lineno}")
     return found
 
 
@@ -361,6 +396,10 @@ def test_no_decision_depends_on_the_words_of_a_finding():
     assert not decisions_by_words()
 
 
+def test_a_finding_has_the_remedy_of_its_cause():
+    assert not titles_without_remedy()
+
+
 RULES = [
     imports_up,
     circles,
@@ -374,6 +413,7 @@ RULES = [
     folders_of_tests_without_package,
     unasserted_tests,
     decisions_by_words,
+    titles_without_remedy,
 ]
 
 

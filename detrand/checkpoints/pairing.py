@@ -181,4 +181,6 @@ def check_fit(path: str, comparison: VariablesComparison, program: str = "the ta
             "If the target is a layer, call it once first: the layers inside it have no variables before that.",
             f"To leave out a variable that the target does not need, pass for example name_map={{{unused!r}: None}}.",
         ]
-    raise CheckpointError("\n".join(lines))
+    error = CheckpointError("\n".join(lines))
+    error.does_not_fit = True
+    raise error

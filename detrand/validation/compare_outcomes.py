@@ -26,9 +26,9 @@ from detrand.validation.diagnosis.causes import (
     Cause,
     causes,
     describe_causes,
-    differs,
     is_rearranged,
     of_hyperparameter,
+    of_values,
     unconfirmed,
 )
 from detrand.validation.diagnosis.causes_of_training import momenta
@@ -36,7 +36,6 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.name_map import variables_by_op
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
-from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
@@ -108,7 +107,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         return by_rounding
     random_ops, of_draws = list[Cause](), list[Finding]()
     if tf1.config.mode == "num_random_ops" and not _explained_without_draws(diagnosis.divergences):
-        random_ops, of_draws = _without_counterpart(tf1, port)
+        random_ops, of_draws = _without_counterpart(runner, tf1, port)
     uncontrolled = ""
     if tf1.config.weights == "initial":
         uncontrolled = describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port")
@@ -143,7 +142,9 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     summaries = [found.summary, *(each.title for each in random_ops[:1])]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
-    findings = [finding_of(each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences]
+    findings = [
+        finding_of(runner, each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences
+    ]
     findings = list(_one_for_each_fault(runner, diagnosis.divergences, findings))
     rest = causes(
         None,
@@ -159,7 +160,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         findings = [each for each in findings if each.fault is not Fault.UNEXPLAINED]
         if len(unknown) == len(of_draws):  # these have the lines of the layers, too
             of_draws = [replace(each, port=other.port) for each, other in zip(of_draws, unknown, strict=True)]
-    findings[:0] = [*(Finding("computation", each.title, fault=each.fault) for each in rest), *of_draws]
+    findings[:0] = [*(finding_of_cause(runner, "computation", each) for each in rest), *of_draws]
     if _has_idle_dropouts(runner.audit.hyperparameters, port):
         findings = [
             replace(each, remedy=_PASS_TRAINING) if each.fault is Fault.RANDOM_OP_OF_TF1 else each for each in findings
@@ -191,7 +192,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
 _UNKNOWN_CAUSE = "what causes it is not known"
 
 
-def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list[Finding]]:
+def _without_counterpart(runner: Runner, tf1: Outcome, port: Outcome) -> tuple[list[Cause], list[Finding]]:
     """Return the random ops that only one program has, or that draw another shape in it, as causes and as findings."""
     of_tf1, of_port = (
         without_counterpart(one.random_ops, other.random_ops) for one, other in ((tf1, port), (port, tf1))
@@ -199,22 +200,17 @@ def _without_counterpart(tf1: Outcome, port: Outcome) -> tuple[list[Cause], list
     of_tf1 = [op for op in of_tf1 if op.op_seed not in tf1.unused]
     kinds = ([(op.op_type, op.dtype, op.phase) for op in ops] for ops in (of_tf1, of_port))
     if of_tf1 and len({*map(tuple, kinds)}) == 1:
-        findings = [
-            Finding(
-                "computation",
-                differs("shape of random numbers", op.shape, other.shape),
-                Place(op.op_type, op.caller),
-                Place(other.op_type, other.caller),
-                fault=Fault.DRAWN_SHAPE,
-            )
-            for op, other in zip(of_tf1, of_port, strict=True)
-        ]
-        return [Cause(each.title, fault=each.fault) for each in findings], findings
+        likely, findings = list[Cause](), list[Finding]()
+        for op, other in zip(of_tf1, of_port, strict=True):
+            likely.append(of_values("shape of random numbers", op.shape, other.shape, fault=Fault.DRAWN_SHAPE))
+            places = Place(op.op_type, op.caller), Place(other.op_type, other.caller)
+            findings.append(finding_of_cause(runner, "computation", likely[-1], *places))
+        return likely, findings
     likely = [
         *(Cause(each, fault=Fault.RANDOM_OP_OF_TF1) for each in describe_without_counterpart(of_tf1, ())),
         *(Cause(each, fault=Fault.RANDOM_OP_OF_PORT) for each in describe_without_counterpart((), of_port)),
     ]
-    return likely, [Finding("computation", each.title, fault=each.fault) for each in likely]
+    return likely, [finding_of_cause(runner, "computation", each) for each in likely]
 
 
 def _with_uncontrolled(finding: Finding, draws: Sequence[RandomOp]) -> Finding:
@@ -271,11 +267,12 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     never = [name for name in of_tf1 if name not in of_port]
     if never and not only_known:
         title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
-        causes_of[never[0]] = Cause(title, "the call leaves it as it was")
+        remedy = "update this in the port; a Keras layer does so when called with training=True"
+        causes_of[never[0]] = Cause(title, "the call leaves it as it was", remedy=remedy)
     of_port_lines = runner.lines_of_updates(causes_of, port.config)
     for name, cause in causes_of.items():
         places = Place(name, of_tf1_lines.get(name, "")), Place(port_names.get(name, name), of_port_lines.get(name, ""))
-        yield Finding("averages", cause.title, *places, confirmed=cause.confirmed)
+        yield finding_of_cause(runner, "averages", cause, *places)
 
 
 def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyperparameter]) -> list[Finding]:
@@ -291,8 +288,7 @@ def _untraced(runner: Runner, title: str, hyperparameters: Sequence[AuditedHyper
             in_tf1, in_port = (
                 None if name is None else Place(each.of, lines.get(name, "")) for lines in (of_tf1, of_port)
             )
-            cause = of_hyperparameter(each)
-            of_layers.append(Finding("computation", cause.title, in_tf1, in_port, fault=cause.fault))
+            of_layers.append(finding_of_cause(runner, "computation", of_hyperparameter(each), in_tf1, in_port))
     return of_layers or [Finding("computation", title, remedy=runner.framework.remedy)]
 
 
@@ -301,12 +297,12 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
     comparison = runner.compared_variables()
     lines_of_tf1, lines_of_port = runner.lines_of_variables
     for each in comparison.groups("TF1", "the port"):
-        fault, name, count = _FAULTS_OF_VARIABLES.get(each.what, Fault.OTHER), each.tf1_name, len(each.lines)
+        fault, of_fault = _FAULTS_OF_VARIABLES[each.what]
+        name, count, remedy = each.tf1_name, len(each.lines), ". ".join(each.advice) or of_fault
         title = f"variables: {each.title} ({count}): {and_more(each.lines, 4, '; ')}"
         first = name.split(" + ")[0]  # of several that are one variable of the port
         line_of_port = lines_of_port.get(first) or lines_of_port.get(each.port_name, "")
         of_tf1, of_port = Place(name, lines_of_tf1.get(first, "")), Place(each.port_name, line_of_port)
-        remedy = ". ".join(each.advice) or remedy_of(title)
         if fault is Fault.VARIABLE_OF_PORT and (shared := _shared_in_tf1(runner)):
             pairs = (f"{copy} for {name}" for copy, name in shared.items())
             title = f"variables: the port has copies of variables that TF1 shares ({count}): {and_more(pairs, 4)}"
@@ -314,8 +310,8 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
             of_tf1 = Place(shared[name], lines_of_tf1.get(shared[name], ""))
         elif fault in (Fault.VARIABLE_OF_TF1, Fault.VARIABLE_OF_PORT) and not each.advice:
             remedy = _remedy_of_one_program(comparison)
-        elif fault is Fault.TRAINABLE and _frozen_normalizations(comparison):
-            remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
+        elif fault is Fault.TRAINABLE:
+            remedy = _remedy_of_trainable(comparison)
         yield Finding(
             "variables",
             title,
@@ -326,12 +322,32 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
         )
 
 
+# How variables differ -> the fault and its remedy, which depends on the variables where it is empty.
 _FAULTS_OF_VARIABLES = {
-    "only in TF1": Fault.VARIABLE_OF_TF1,
-    "only in port": Fault.VARIABLE_OF_PORT,
-    "shape": Fault.SHAPE,
-    "trainable": Fault.TRAINABLE,
+    "only in TF1": (Fault.VARIABLE_OF_TF1, ""),
+    "only in port": (Fault.VARIABLE_OF_PORT, ""),
+    "shape": (
+        Fault.SHAPE,
+        "give the port's layers TF1's sizes; for a variable that has the same numbers in a different form, pass a "
+        "Rearranged in name_map",
+    ),
+    "dtype": (Fault.OTHER, "give the port's layers TF1's dtype, or pass Migration(dtype_policy=...)"),
+    "trainable": (Fault.TRAINABLE, ""),
 }
+
+
+def _remedy_of_trainable(comparison: VariablesComparison) -> str:
+    """Return what to do about variables that only one program trains."""
+    remedy = "freeze these variables in the port, as with trainable=False of their layer"
+    if any(pair.tf1.trainable for pair in comparison.differing_in("trainable")):
+        remedy = (
+            "make these variables trainable in the port. If TF1 does not train them either, pass the names of those "
+            "that it trains as TrainStep(var_list=[...]), as to minimize(var_list=...), or its training op as "
+            "TrainStep(tf1_train_op=...)"
+        )
+    if _frozen_normalizations(comparison):
+        remedy += ". A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
+    return remedy
 
 
 _ARGUMENTS_OF_LAYERS = {"bias": "use_bias", "gamma": "scale", "beta": "center"}
@@ -436,17 +452,30 @@ def _one_for_each_fault(
 _OF_BOTH_PROGRAMS = {Fault.VALUE, Fault.ACTIVATION, Fault.DROPOUT, Fault.REDUCTION, Fault.AXES}
 
 
-def finding_of(divergence: Divergence, likely: Sequence[Cause], kind: str = "computation") -> Finding:
+def finding_of_cause(
+    runner: Runner, kind: str, cause: Cause, tf1: Place | None = None, port: Place | None = None
+) -> Finding:
+    """Return the finding that a cause is, with its remedy in the framework of the port.
+
+    A computation whose cause is not confirmed has no remedy: it may not be what differs.
+    """
+    is_known = bool(cause.confirmed) or kind != "computation"
+    own_form = runner.framework.own_form(*cause.own_form) if is_known and cause.own_form is not None else ""
+    remedy = (own_form or cause.remedy) if is_known else ""
+    return Finding(kind, cause.title, tf1, port, confirmed=cause.confirmed, remedy=remedy, fault=cause.fault)
+
+
+def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
-    title, fault = f"another result at {divergence.op}", Fault.POSSIBLE
     confirmed = divergence.confirmed or (
         "both hold the same numbers, in another order" if is_rearranged(divergence) else ""
     )
     is_known = bool(confirmed and likely and likely[0] not in unconfirmed(divergence))
-    if is_known:
-        title, fault = likely[0].title, likely[0].fault
-    elif not likely:
-        title, fault = f"{title}; {_UNKNOWN_CAUSE}", Fault.UNEXPLAINED
+    where = f"another result at {divergence.op}"
+    cause = (
+        Cause(where, fault=Fault.POSSIBLE) if likely else Cause(f"{where}; {_UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)
+    )
+    cause = (likely[0] if is_known else cause)._replace(confirmed=confirmed)
     values = divergence.attributes.get(divergence.attribute)
     greatest = None if divergence.leaf is None else divergence.leaf.greatest_absolute
     if values is None and greatest is not None:
@@ -458,15 +487,10 @@ def finding_of(divergence: Divergence, likely: Sequence[Cause], kind: str = "com
         used = f", used at {user}" if user and user not in producer.line else ""
         port_op = replace(producer, line=producer.line + used)
         tf1_value = port_value = ""
-    return Finding(
-        kind,
-        title,
-        place_of(divergence.tf1, tf1_value),
-        place_of(port_op, port_value),
-        confirmed=confirmed,
+    return replace(
+        finding_of_cause(runner, kind, cause, place_of(divergence.tf1, tf1_value), place_of(port_op, port_value)),
         others=() if is_known else tuple(each.title for each in likely),
         count=divergence.count,
-        fault=fault,
         rest_agrees=divergence.rest_agrees,
         is_exact=divergence.is_exact,
         is_of_weights=any(op is not None and op.type == "ReadVariableOp" for op in (divergence.tf1, port_op)),

@@ -54,6 +54,23 @@ class Fault(enum.Enum):
     CREATION = enum.auto()  # of variables in each call
 
 
+class OwnForm(enum.Enum):
+    """Remedies that are different in some frameworks, which have a form of their own of what Keras has or TF1 does."""
+
+    CLIP_GLOBAL_NORM = enum.auto()  # with TF1's limit
+    CLIP_EACH_NORM = enum.auto()  # with TF1's limit
+    CLIP_ELEMENTS = enum.auto()  # with TF1's limit
+    KEEP_ROWS = enum.auto()  # those without gradients
+    TRAIN_ROWS = enum.auto()
+    EPSILON_OF_ADAM = enum.auto()  # added before the bias of the moments is corrected
+    MOMENTUM = enum.auto()  # of moving averages; with TF1's value
+    PAD_SAME = enum.auto()
+    PIXEL_CENTERS = enum.auto()  # of a resize
+    FLATTEN_AXES = enum.auto()  # in TF1's order, which is known
+    UNFLATTEN_AXES = enum.auto()
+    FLATTEN = enum.auto()  # with the axes in TF1's order
+
+
 # The section of `detrand explain` about a fault of the kind "computation". Each other kind has a section.
 _SYMPTOMS = {
     Fault.UNEXPLAINED: "unknown",

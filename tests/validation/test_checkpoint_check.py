@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from detrand import CheckpointError, Migration, validate
 from detrand.validation.checks.registry import CHECKS, Runner
-from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import run_port_from_checkpoint
 from tests.support.classifier_migrations import INPUTS, NAMES, failed, forward, port, train
@@ -180,7 +179,8 @@ def test_a_checkpoint_that_lacks_a_variable_fails(checkpoint):
 
     found = checkpoint_check(tf1=wider, checkpoint=checkpoint)
     assert not found.ok
-    assert remedy_of(found.summary).startswith("pass a checkpoint of the whole program")
+    (finding,) = found.findings
+    assert finding.title == found.summary and finding.remedy.startswith("pass a checkpoint of the whole program")
     assert re.search(r"does not fit the TF1 program: 2 only in the TF1 program", found.summary)
     assert re.search(
         r"only in the TF1 program \(2\):\n  logits/extra: float32 \(\), trainable\n  hidden/scale: float32 \(3,\)",

@@ -58,6 +58,7 @@ def drawing(seed):
 def titles(port, tf1=tf1):
     report = validate(Migration(tf1=tf1, port=port, inputs=ROWS))
     assert report.ok == (not report.findings), str(report)
+    assert all(each.remedy for each in report.findings), str(report)
     return [each.title for each in report.findings]
 
 

@@ -39,6 +39,7 @@ from detrand.variables.tf1_view import TF1View
 Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, FORGET_BIAS, RATE = "epsilon", "momentum", "forget bias", "rate"
+INITIAL_RMS = "initial rms"
 INITIALIZER, REGULARIZER, ACTIVATION = "initializer", "regularizer", "activation"
 DECAY = "decay in gradients"  # of TF1, as a regularizer
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners
@@ -463,8 +464,8 @@ _IMPLIED: dict[str, dict[str, Any]] = {
     "GradientDescentOptimizer": {"kind": "SGD", "momentum": 0.0, "nesterov": False},
     "MomentumOptimizer": {"kind": "SGD"},
     "AdagradOptimizer": {"epsilon": 0.0},  # ResourceApplyAdagrad divides by the root of the accumulator only
-    "RMSPropOptimizer": {"kind": "RMSprop", "initial rms": 1.0},  # RMSPropOptimizer._create_slots
-    "RMSprop": {"initial rms": 0.0},  # the default of Optimizer.add_variable_from_reference
+    "RMSPropOptimizer": {"kind": "RMSprop", INITIAL_RMS: 1.0},  # RMSPropOptimizer._create_slots
+    "RMSprop": {INITIAL_RMS: 0.0},  # the default of Optimizer.add_variable_from_reference
 }
 _ONLY_IN_KERAS = ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "amsgrad", "use_ema")
 _IGNORED = ("use_locking", "use_own_namescope_for_non_slot_vars")  # of TF1: they change no number
@@ -485,7 +486,7 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     elif is_torch_optimizer(optimizer):
         given = hyperparameters_of_torch_optimizer(optimizer)
     elif isinstance(optimizer, OptaxOptimizer):
-        given = {name.replace("initial_rms", "initial rms"): each for name, each in optimizer.hyperparameters.items()}
+        given = {name.replace("initial_rms", INITIAL_RMS): each for name, each in optimizer.hyperparameters.items()}
     else:
         given = _config_of(optimizer)
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}

@@ -177,10 +177,16 @@ def checkpoint(runner: Runner) -> Found:
     """Compare the outputs with the weights of a checkpoint."""
     try:
         tf1 = runner.tf1.outcome(CHECKPOINT)
+    except CheckpointError as error:
+        remedy = (
+            "pass a checkpoint of the whole program, and build the program with the arguments with which it was "
+            "trained; -v lists what does not fit"
+        )
+        return _not_restored(error, remedy if error.does_not_fit else "")
+    try:
         port = run_port_from_checkpoint(runner.migration, tf1)
     except CheckpointError as error:
-        report = str(error)
-        return Found(False, report.splitlines()[0], report)
+        return _not_restored(error, "")
     assert tf1.restored is not None
     names, unused = tf1.restored.tf1_names, tf1.restored.unused
     averages = sum(name.endswith(AVERAGE) for name in names)
@@ -189,3 +195,9 @@ def checkpoint(runner: Runner) -> Found:
     if unused:
         how.append(f"not in the TF1 program: {and_more(unused, 3)}")
     return compare_outcomes(runner, tf1, port, *how)
+
+
+def _not_restored(error: CheckpointError, remedy: str) -> Found:
+    """Return what the check found if a checkpoint cannot be restored, given what to do about it."""
+    title = str(error).splitlines()[0]
+    return Found(False, title, str(error), findings=(Finding("checkpoint", title, remedy=remedy),))

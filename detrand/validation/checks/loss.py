@@ -45,7 +45,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
         divergences, inputs = runner.divergences_of_loss()
     except Exception:  # the difference is worth more than its place
         return []
-    findings = [finding_of(each, causes_of_loss(each, inputs), "training") for each in divergences]
+    findings = [finding_of(runner, each, causes_of_loss(each, inputs), "training") for each in divergences]
     train = train_step_of(runner.migration)
     found = [with_lines_of_losses(replace(each, title=f"loss: {each.title}"), train) for each in findings]
     whole = likely[0] if likely else Cause("")
@@ -53,8 +53,8 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     for each, finding in zip(divergences, found, strict=True):
         confirmed = whole.confirmed if is_broadcast else ""
         if broadcast := broadcast_in_one(each, confirmed=bool(confirmed)):
-            title, op, is_in_tf1 = broadcast
-            known = replace(finding, title=f"loss: {title}", confirmed=confirmed, others=(), fault=Fault.BROADCAST)
+            cause, op, is_in_tf1 = broadcast
+            known = _replaced(finding, cause._replace(title=f"loss: {cause.title}", confirmed=confirmed))
             return [known if is_in_tf1 else replace(known, port=place_of(op, ""))]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
     if is_summed and in_one_place and found[0].fault not in _LESS_THAN_A_SUM:
@@ -76,8 +76,14 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
     if confirmed or first.fault is not Fault.OTHER_TENSORS:
         title = whole.title or "the losses of the same outputs differ"
-        first, others = replace(first, title=title, fault=whole.fault), ("", *others)
+        first, others = _replaced(first, whole._replace(title=title)), ("", *others)
     return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed)]
+
+
+def _replaced(finding: Finding, cause: Cause) -> Finding:
+    """Return a finding with another cause."""
+    of_cause = replace(finding, title=cause.title, confirmed=cause.confirmed, remedy=cause.remedy, fault=cause.fault)
+    return replace(of_cause, others=())
 
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
@@ -112,5 +118,6 @@ def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
         place_of(number.port, number.value),
         confirmed="" if rest else f"with {number.needed} here, the losses agree",
         others=tuple(rest),
+        remedy=number.remedy,
     )
     return with_lines_of_losses(finding, train_step_of(runner.migration))

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.seeding.callsite import is_of_user
-from detrand.validation.compare_outcomes import place_of
-from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, differs
+from detrand.validation.compare_outcomes import finding_of_cause, place_of
+from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, Cause, of_values
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.port_graph import PortGraph
@@ -127,11 +127,11 @@ class LossFaults:
     def _explains(self, substitution: Substitution) -> bool:
         return abs(self._loss.of(substitution) - self._target) <= RTOLS[0] * abs(self._target)
 
-    def _finding(self, title: str, port: TracedOp, confirmed: str, tf1: TracedOp | None = None) -> Finding:
-        """Return a finding; its place in TF1 is the first op that diverges, unless another one is known."""
+    def _finding(self, cause: Cause, port: TracedOp, tf1: TracedOp | None = None) -> Finding:
+        """Return the finding of a cause; its place in TF1 is the first op that diverges if no other one is known."""
         of_tf1 = tf1 or next(iter(self._diverged), self._tf1.ops[op_of(self._output)])
-        places = (place_of(of_tf1, ""), place_of(port, ""))
-        return with_lines_of_losses(Finding("training", f"loss: {title}", *places, confirmed=confirmed), self._train)
+        finding = finding_of_cause(self._runner, "training", cause, place_of(of_tf1, ""), place_of(port, ""))
+        return with_lines_of_losses(replace(finding, title=f"loss: {cause.title}"), self._train)
 
     # Labels and outputs that are exchanged.
 
@@ -143,8 +143,12 @@ class LossFaults:
                 lines[frozenset(substitution.edges)] = line, op, substitution
         for line, op, substitution in itertools.islice(lines.values(), _MOST_CALLS):
             if self._explains(substitution):
-                confirmed = "with the two in the other order, the losses agree"
-                return self._finding("labels and outputs are exchanged", replace(op, line=line), confirmed)
+                cause = Cause(
+                    "labels and outputs are exchanged",
+                    "with the two in the other order, the losses agree",
+                    remedy="pass the two in the other order; losses of Keras take (y_true, y_pred)",
+                )
+                return self._finding(cause, replace(op, line=line))
         return None
 
     def _exchange(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, Substitution] | None:
@@ -195,10 +199,7 @@ class LossFaults:
             for share in dict.fromkeys((1 / size, 0.5)):
                 number = self._smoothing(op, size, share)
                 if number is not None:
-                    words = f"{abs(number):.6g}", "none"
-                    title = differs(LABEL_SMOOTHING, *(words if number > 0 else words[::-1]))
-                    confirmed = f"{'with' if number > 0 else 'without'} a smoothing of {words[0]}, the losses agree"
-                    return self._finding(title, self._user_of(op), confirmed)
+                    return self._finding(_smoothing_differs(number), self._user_of(op))
         return None
 
     def _user_of(self, op: TracedOp) -> TracedOp:
@@ -275,10 +276,7 @@ class LossFaults:
                     self._other[0].of(self._other[0].instead(name, labels)), self._other[1], rel_tol=RTOLS[0]
                 )
                 if self._explains(self._loss.instead(name, labels)) and other_agrees:
-                    confirmed = "with TF1's labels here, the losses agree"
-                    return self._finding(
-                        _labels_differ(tf1, port), self._user_of(in_port[port]), confirmed, in_tf1[tf1]
-                    )
+                    return self._finding(_labels_differ(tf1, port), self._user_of(in_port[port]), in_tf1[tf1])
         return None
 
     def _given_labels(self) -> Iterator[np.ndarray]:
@@ -317,13 +315,12 @@ class LossFaults:
                 continue
             for name, array in arrays.items():
                 if np.allclose(losses, array.reshape(losses.shape), rtol=RTOLS[0], atol=0):
-                    title = "; ".join(differs(f"{what} of the CTC loss", *values) for what, *values in changes)
                     confirmed = "with the port's values, TF1's op computes the port's losses"
                     confirmed += ", and with TF1's losses here, the rest agrees" if name in explained else ""
-                    return self._finding(title, self._loss.trace.ops[op_of(name)], confirmed, op)
+                    return self._finding(_ctc_differs(changes, confirmed), self._loss.trace.ops[op_of(name)], op)
         in_port = [self._loss.trace.ops[op_of(name)] for name in explained if "ctc" in name.lower()]
-        title, confirmed = "the CTC losses of the same outputs differ", "with TF1's losses here, the rest agrees"
-        return self._finding(title, in_port[0], confirmed, op) if in_port else None
+        unknown = Cause("the CTC losses of the same outputs differ", "with TF1's losses here, the rest agrees")
+        return self._finding(unknown, in_port[0], op) if in_port else None
 
     def _ctc_losses(self, op: TracedOp) -> Iterator[tuple[Sequence[tuple[str, str, str]], np.ndarray | None]]:
         """Yield what a port may compute in place of TF1's CTC losses, with what differs: TF1's value and the port's.
@@ -343,7 +340,7 @@ class LossFaults:
         same: _CTCChange = (), {}
         kinds = [[same] for _ in range(4)]
         for blank, offset in itertools.product((last, *range(min(last, _MOST_BLANKS))), (0, 1, -1)):
-            what = [("blank index", str(last), str(blank))] if blank != last else []
+            what = [(_BLANK, str(last), str(blank))] if blank != last else []
             what += [("offset of the labels", "0", str(offset))] if offset else []
             if what:
                 kinds[0].append((what, {"blank": blank, "labels_values": labels + offset}))
@@ -351,7 +348,7 @@ class LossFaults:
             kinds[1].append(([(name, str(flags[name]), str(not flags[name]))], {name: not flags[name]}))
         every = np.full_like(frames, len(logits))
         kinds[2].append(([("logit_length", str(frames), str(every))], {"sequence_length": every}))
-        kinds[2].append(([("axis of time", "0", "1")], {"inputs": logits.swapaxes(0, 1)}))
+        kinds[2].append(([(_TIME, "0", "1")], {"inputs": logits.swapaxes(0, 1)}))
         kinds[2].append(([("activation of the logits", "none", "softmax")], {"inputs": _softmax(logits)}))
         for padded in self._loss.arrays:
             if padded.dtype.kind == "i" and padded.ndim == 2 and len(padded) == count:
@@ -402,14 +399,51 @@ class _Change(NamedTuple):
 _SAME = _Change(1.0, 0.0)
 
 
-def _labels_differ(tf1: _Change, port: _Change) -> str:
-    """Return how labels that the programs change differ, in words."""
-    if not tf1.added and not port.added:
-        return differs("factor of the labels, such as 1 - label smoothing,", f"{tf1.factor:g}", f"{port.factor:g}")
-    return differs("what the loss takes for the labels y", tf1, port)
+def _labels_differ(tf1: _Change, port: _Change) -> Cause:
+    """Return the cause that the programs change labels differently."""
+    confirmed = "with TF1's labels here, the losses agree"
+    if tf1.added or port.added:
+        return of_values("what the loss takes for the labels y", tf1, port, confirmed)
+    factors = f"{tf1.factor:g}", f"{port.factor:g}"
+    return of_values("factor of the labels, such as 1 - label smoothing,", *factors, confirmed)
+
+
+def _smoothing_differs(number: float) -> Cause:
+    """Return the cause that only TF1 smooths labels, by a number, or only the port, by less than 0."""
+    smoothing = f"{abs(number):.6g}"
+    if number > 0:
+        remedy = f"smooth the labels in the port, as label_smoothing={smoothing} does in "
+        remedy += "keras.losses.CategoricalCrossentropy"
+        return of_values(
+            LABEL_SMOOTHING, smoothing, "none", f"with a smoothing of {smoothing}, the losses agree", remedy=remedy
+        )
+    confirmed = f"without a smoothing of {smoothing}, the losses agree"
+    return of_values(LABEL_SMOOTHING, "none", smoothing, confirmed, remedy="do not smooth the labels in the port")
 
 
 _CTCChange = tuple[Sequence[tuple[str, str, str]], dict[str, Any]]  # what differs, and the arguments of the op
+_BLANK, _TIME = "blank index", "axis of time"  # what may differ
+_COLLAPSES, _MERGES, _ = _FLAGS_OF_CTC
+# What differs, TF1's value -> the remedy; that of another value is to use it.
+_REMEDIES_OF_CTC = {
+    (_COLLAPSES, "True"): (
+        "remove repeated labels in the port before the loss, or call tf.compat.v1.nn.ctc_loss, which can do that"
+    ),
+    (_MERGES, "False"): ("call tf.compat.v1.nn.ctc_loss in the port: tf.nn.ctc_loss always merges repeated labels"),
+    (_TIME, "0"): "transpose the logits in the port, or pass another logits_time_major to tf.nn.ctc_loss",
+}
+
+
+def _ctc_differs(changes: Sequence[tuple[str, str, str]], confirmed: str) -> Cause:
+    """Return the cause that values of a CTC loss differ, given each with TF1's value and the port's."""
+    each = [of_values(f"{what} of the CTC loss", tf1, port, confirmed) for what, tf1, port in changes]
+    if len(each) > 1:
+        remedy = "make the port's CTC loss take what TF1's takes"
+        return Cause("; ".join(cause.title for cause in each), confirmed, remedy=remedy)
+    ((what, tf1, _),) = changes
+    if what == _BLANK:
+        return each[0]._replace(remedy=f"pass blank_index={tf1} (mask_index in Keras) to the port's loss")
+    return each[0]._replace(remedy=_REMEDIES_OF_CTC.get((what, tf1), each[0].remedy))
 
 
 def _ctc_loss(blank: int, inputs: np.ndarray, sequence_length: np.ndarray, **arguments: Any) -> np.ndarray | None:

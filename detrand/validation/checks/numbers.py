@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from detrand.validation.diagnosis.causes import CONSTANTS, differs
+from detrand.validation.diagnosis.causes import CONSTANTS, differs, use_value
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import kind
 from detrand.validation.diagnosis.port_graph import PortGraph
@@ -40,6 +40,7 @@ class Number:
       port: the op that takes the number, or computes the term.
       needed: the value with which the loss is TF1's.
       value: the port's value.
+      remedy: what to change in the port.
       tf1: TF1's op of the same type that takes the needed value; None if there is none.
     """
 
@@ -47,6 +48,7 @@ class Number:
     port: TracedOp
     needed: str
     value: str
+    remedy: str
     tf1: TracedOp | None = None
 
 
@@ -182,21 +184,22 @@ def _described(unknown: _Unknown, needed: float, tf1: TracedOp | None, trace: Tr
     """Return a number with its title."""
     op, given, found = unknown.op, f"{unknown.value:.6g}", f"{needed:.6g}"
     if unknown.name and tf1 is not None:
-        return Number(differs(CONSTANTS.get(kind(op), op.type), found, given), op, found, given, tf1)
+        return Number(differs(CONSTANTS.get(kind(op), op.type), found, given), op, found, given, use_value(found), tf1)
     what = CONSTANTS.get(kind(op), f"number in {op.type}")
     if unknown.name:
-        return Number(f"{what} differs: {found} in place of {given} gives TF1's loss", op, found, given)
+        return _in_place(what, f"{found} in place of {given}", op, found, given)
     shape = next((value.shape for name in op.inputs if (value := trace.values.get(name)) is not None), ())
     for size in sorted({each for each in (*shape, math.prod(shape)) if each > 1}):
         over = "" if size == math.prod(shape) else f" over an axis of size {size}"
         for of_port, of_tf1, times in (("mean", "sum", size), ("sum", "mean", 1 / size)):
             if op.type.lower() == of_port and math.isclose(needed, times, rel_tol=_EXACT):
                 words = f"a {of_tf1}{over} in place of a {of_port}"
-                return Number(
-                    f"reduction of a term differs: {words} gives TF1's loss", op, f"a {of_tf1}", f"a {of_port}"
-                )
-    title = f"factor of a term differs: {found} in place of 1 gives TF1's loss"
-    return Number(title, op, found, given)
+                return _in_place("reduction of a term", words, op, f"a {of_tf1}", f"a {of_port}")
+    return _in_place("factor of a term", f"{found} in place of 1", op, found, given)
+
+
+def _in_place(what: str, words: str, op: TracedOp, needed: str, value: str) -> Number:
+    return Number(f"{what} differs: {words} gives TF1's loss", op, needed, value, use_value(words))
 
 
 @dataclass

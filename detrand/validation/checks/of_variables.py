@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from detrand.validation.checks.computation import drawn_by_replicas
 from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
 from detrand.validation.checks.seeds import findings_of_initial_seeds
 from detrand.validation.checks.training import NOT_COMPARED
-from detrand.validation.diagnosis.causes import causes, describe_causes, is_close
+from detrand.validation.diagnosis.causes import causes, describe_causes, is_close, use_value
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
 from detrand.validation.reference import (
@@ -56,7 +57,7 @@ def initializers_match(runner: Runner) -> Found:
     drawn_by = {} if draws_alike else _drawn_by(runner)
     together = _describe_together(drawn_by, tf1.initial, fresh.arrays)
     leaves: list[LeafComparison] = []
-    differing, count, alike = {}, 0, 0
+    differing, count, alike = dict[str, _Values](), 0, 0
     for name, expected in tf1.initial.items():
         found = fresh.arrays.get(name)
         if found is None or found.shape != expected.shape or expected.dtype.kind not in "fiub":
@@ -71,17 +72,17 @@ def initializers_match(runner: Runner) -> Found:
         compared = compare_by_path(
             {name: found}, {name: expected}, {f"[{name!r}]": close}.__getitem__, check_dtype=False
         )
-        described = "" if words is None or words.same else f"{words.tf1} (TF1), {words.port} (port)"
+        described = None if words is None or words.same else _Values(words.tf1, words.port)
         if not compared and not draws_alike:
             described = described or together.get(name) or _describe_distributions(expected, found)
-            if not described:
+            if described is None:
                 alike += 1
                 continue
         leaves += compared.leaves
         if not compared:
             greatest = compared.leaves[0].greatest_absolute
             numbers = "different numbers" + (f", {greatest.in_words('max |difference|')}" if greatest else "")
-            differing[name] = described or _describe_constants(expected, found) or numbers
+            differing[name] = described or _describe_constants(expected, found) or _Values(more=numbers)
     comparisons = {"initial values": Comparison(tuple(leaves))}
     if not count:
         return Found(True, "the programs have no variables in common", compared=False)
@@ -118,8 +119,8 @@ def _drawn_by(runner: Runner) -> dict[str, str]:
 
 def _describe_together(
     drawn_by: Mapping[str, str], tf1: Mapping[str, np.ndarray], port: Mapping[str, np.ndarray]
-) -> dict[str, str]:
-    """Return in words how initial values differ that TF1 draws alike, and the port draws alike, by their names.
+) -> dict[str, _Values]:
+    """Return how initial values differ that TF1 draws alike, and the port draws alike, by their names.
 
     TF1's arrays begin with the same numbers in constant mode, so the largest one stands for all.
     """
@@ -127,25 +128,48 @@ def _describe_together(
     for name, words in drawn_by.items():
         if name in tf1 and name in port and not (_is_constant(tf1[name]) or _is_constant(port[name])):
             groups[words].append(name)
-    found: dict[str, str] = {}
+    found: dict[str, _Values] = {}
     for names in groups.values():
         of_tf1 = max((tf1[name] for name in names), key=np.size)
         of_port = np.concatenate([port[name].ravel() for name in names])
-        if not any(_describe_distributions(port[name], of_port) for name in names):
-            found |= dict.fromkeys(names, _describe_distributions(of_tf1, of_port))
+        described = _describe_distributions(of_tf1, of_port)
+        if described is not None and not any(_describe_distributions(port[name], of_port) for name in names):
+            found |= dict.fromkeys(names, described)
     return found
 
 
-def _describe_constants(tf1: np.ndarray, port: np.ndarray) -> str:
-    """Return in words which few numbers the port has in place of one; empty if these are not few."""
+class _Values(NamedTuple):
+    """What differs in a variable: TF1's value and the port's in words, or more than that."""
+
+    tf1: str = ""
+    port: str = ""
+    more: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.tf1} (TF1), {self.port} (port){self.more}" if self.tf1 else self.more
+
+    @property
+    def remedy(self) -> str:
+        """What to change in the port; empty if TF1's value is not all that says it."""
+        if self == _FORGET_BIAS:
+            to_layer = "pass unit_forget_bias=True to the layer: TF1 adds 1 for the forget gate"
+            return f"if this is the bias of an LSTM, {to_layer}"
+        return use_value(self.tf1) if self.tf1 and not self.more else ""
+
+
+_FORGET_BIAS = _Values("constant 0", "-1 and 0")  # without the 1 that TF1 adds in each step
+
+
+def _describe_constants(tf1: np.ndarray, port: np.ndarray) -> _Values | None:
+    """Return which few numbers the port has in place of one; None if these are not few."""
     numbers = [f"{number:.6g}" for number in np.unique(port)]
     if not _is_constant(tf1) or len(numbers) > _MOST_NUMBERS:
-        return ""
-    return f"constant {tf1.flat[0]:.6g} (TF1), {' and '.join(numbers)} (port)"
+        return None
+    return _Values(f"constant {tf1.flat[0]:.6g}", " and ".join(numbers))
 
 
-def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> str:
-    """Return in words how the distributions of two arrays differ; empty if chance may explain that.
+def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> _Values | None:
+    """Return how the distributions of two arrays differ; None if chance may explain that.
 
     The logarithm of a standard deviation has a standard deviation of ``1 / sqrt(2 * size)`` by chance, or less if the
     numbers have smaller tails than normal ones.
@@ -153,18 +177,18 @@ def _describe_distributions(tf1: np.ndarray, port: np.ndarray) -> str:
     arrays = [np.asarray(array, np.float64) for array in (tf1, port)]
     constants = [f"constant {array.flat[0]:.6g}" if _is_constant(array) else "" for array in arrays]
     if any(constants):
-        return "{} (TF1), {} (port)".format(*(constant or "random numbers" for constant in constants))
+        return _Values(*(constant or "random numbers" for constant in constants))
     if arrays[0].size == 1:
-        return ""
+        return None
     (tf1_mean, port_mean), (tf1_deviation, port_deviation) = (
         [float(function(array)) for array in arrays] for function in (np.mean, np.std)
     )
     chance = _MOST_DEVIATIONS / math.sqrt(arrays[0].size)
     if abs(math.log(port_deviation / tf1_deviation)) > chance:
-        return f"standard deviation {tf1_deviation:.3g} (TF1), {port_deviation:.3g} (port)"
+        return _Values(f"standard deviation {tf1_deviation:.3g}", f"{port_deviation:.3g}")
     if abs(port_mean - tf1_mean) > chance * math.hypot(tf1_deviation, port_deviation):
-        return f"mean {tf1_mean:.3g} (TF1), {port_mean:.3g} (port)"
-    return ""
+        return _Values(f"mean {tf1_mean:.3g}", f"{port_mean:.3g}")
+    return None
 
 
 _MOST_DEVIATIONS = 5
@@ -217,11 +241,11 @@ def regularizers_match(runner: Runner) -> Found:
         return Found(True, f"{NOT_COMPARED[SPLIT]}; the total losses of training agree", comparisons=comparisons)
     first_losses = differing[0][1] if differing else None
     likely = tuple(each.title for each in causes(losses=first_losses, hyperparameters=words))
-    of_variables = {each.of: f"{each.tf1} (TF1), {each.port} (port)" for each in words}
+    of_variables = {each.of: _Values(each.tf1, each.port) for each in words}
     if not words:
         how, (port_loss, tf1_loss), tf1, port = differing[0]
-        values = (f"{'none' if loss is None else f'{float(loss):.6g}'}" for loss in (tf1_loss, port_loss))
-        of_variables[ADDED_LOSS] = "{} (TF1), {} (port) in ".format(*values) + how
+        values = ["none" if loss is None else f"{float(loss):.6g}" for loss in (tf1_loss, port_loss)]
+        of_loss = _Values(values[0], values[1], f" in {how}")
         for name, loss, of_program in ("TF1", tf1_loss, 0), ("the port", port_loss, 1):
             if loss is None and any(pair[of_program].regularization_loss is not None for pair in pairs):
                 likely = (f"{name} adds its regularization loss in inference only, so training does not use it",)
@@ -229,8 +253,9 @@ def regularizers_match(runner: Runner) -> Found:
             agree = runner.agree(tf1, port)
             which = "which agree" if agree else "which differ: fix these first"
             depends = f"a term of the port's loss (activity_regularizer, add_loss) depends on its outputs, {which}"
-            of_variables[ADDED_LOSS] += f"; {depends}"
+            of_loss = of_loss._replace(more=f"{of_loss.more}; {depends}")
             likely = likely if agree else (depends, *likely)
+        of_variables[ADDED_LOSS] = of_loss
     explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
     confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
     result = _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
@@ -276,7 +301,7 @@ def _total_losses_agree(runner: Runner) -> bool:
 def _found_of_variables(
     runner: Runner,
     what: str,
-    differing: Mapping[str, str],
+    differing: Mapping[str, _Values],
     count: str,
     comparisons: dict[str, Comparison],
     likely: tuple[str, ...] = (),
@@ -294,26 +319,27 @@ def _found_of_variables(
     findings = [
         Finding(
             what,
-            f"{what.removesuffix('s')} differs: {told}",
+            f"{what.removesuffix('s')} differs: {values}",
             Place(name, of_tf1.get(name, "")),
             Place(port_names.get(name, name), of_port.get(name, "")),
             confirmed=confirmed,
+            remedy=values.remedy,
         )
-        for name, told in _without_numbers(differing).items()
+        for name, values in _without_numbers(differing).items()
     ]
     return Found(
         False, summary, details, likely, comparisons=comparisons, findings=tuple(findings), differing=tuple(differing)
     )
 
 
-def _without_numbers(differing: Mapping[str, str]) -> dict[str, str]:
+def _without_numbers(differing: Mapping[str, _Values]) -> dict[str, _Values]:
     """Return what differs in each variable, without the numbers where one kind of distribution stands for another.
 
     The numbers depend on the shape of the variable. A kind that has the same ones in all variables keeps its numbers.
     """
     kinds = {}
-    for name, words in differing.items():
-        both = [re.split(r" of | from | -?\d", value)[0] for value in words.removesuffix(" (port)").split(" (TF1), ")]
-        kinds[name] = "{} (TF1), {} (port)".format(*both) if len(set(both)) == 2 else words
-    counts = Counter(kind for kind, _ in {(kinds[name], words) for name, words in differing.items()})
-    return {name: kinds[name] if counts[kinds[name]] > 1 else words for name, words in differing.items()}
+    for name, values in differing.items():
+        both = [re.split(r" of | from | -?\d", value)[0] for value in (values.tf1, values.port)]
+        kinds[name] = _Values(*both) if len(set(both)) == 2 and not values.more else values
+    counts = Counter(kind for kind, _ in {(kinds[name], values) for name, values in differing.items()})
+    return {name: kinds[name] if counts[kinds[name]] > 1 else values for name, values in differing.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import keras
@@ -21,11 +21,12 @@ from detrand.errors import MigrationError
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
 from detrand.validation.checks.penalties import decays_as_losses
-from detrand.validation.diagnosis.causes import Cause, differs, of_hyperparameter
-from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, rates_in_words
-from detrand.validation.results import Finding, Place
+from detrand.validation.compare_outcomes import finding_of_cause
+from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
+from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, of_clipping, of_rates
+from detrand.validation.results import Finding, OwnForm, Place
 from detrand.validation.runner import Runner
-from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of
+from detrand.validation.training.clipping import NOT_CLIPPED, AppliedStep, Clipping, clipping_of, factor_of
 from detrand.validation.training.penalties import with_penalties
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, lines_of_optimizer, make_port_optimizer
 from detrand.validation.training.probe import (
@@ -40,7 +41,7 @@ from detrand.validation.training.probe import (
     rates_that_differ,
     steps_that_differ,
 )
-from detrand.validation.training.steps import CLIPPING, FACTOR, Training, train_step_of
+from detrand.validation.training.steps import FACTOR, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
@@ -80,7 +81,7 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
     in_port, findings = Place(place, port_lines.get(made, ""), values[1]), []
     for each in likely:
         in_tf1 = Place(place, tf1.lines.get(each.line) or tf1.lines.get(made, ""), values[0])
-        findings.append(Finding("training", each.title, in_tf1, in_port, confirmed=each.confirmed, symptom="optimizer"))
+        findings.append(replace(finding_of_cause(runner, "training", each, in_tf1, in_port), symptom="optimizer"))
     return Probed(likely[0].title, tuple(findings))
 
 
@@ -139,11 +140,9 @@ def _likely(
         step = port.rates_differ[0]
         confirmed = "where the learning rates are equal, the updates agree" if port.training is not None else ""
         tf1_rates = {each: probe.rates[each] for each in port.rates}
-        of_rates = Cause(
-            rates_in_words(step, tf1_rates, port.rates, tf1.schedule),
-            needed.rate if port.updates_differ else confirmed,
-        )
-        return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [of_rates, *needed.others]
+        cause = of_rates(step, tf1_rates, port.rates, tf1.schedule)
+        cause = cause._replace(confirmed=needed.rate if port.updates_differ else confirmed)
+        return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
         before, after = (float(probe.beyond.steps[number][RATE]) for number in (0, -1))
         unknown = Cause(f"updates differ after the learning rate changes from {before:g} to {after:g}")
@@ -181,8 +180,8 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
         if tf1 is None or tf1.not_probed:
             return Needed()
         changes: dict[str, Any] = {}
-        in_gradients, line = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
-        if in_gradients:
+        in_gradients = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
+        if in_gradients is not None:
             changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
         if whose := corrects_before_epsilon(optimizer):
             changes[EPSILON_OF_ADAM] = True
@@ -192,8 +191,10 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
         needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     except Exception:  # an optimizer may be made for the model's variables only
         return Needed()
-    causes = {APPLIED: Cause(in_gradients, _WITH_APPLIED, line)}
-    causes |= {EPSILON_OF_ADAM: Cause(f"{whose}'s {EPSILON_OF_ADAM}", _WITH_VALUE)} if whose else {}
+    causes = {} if in_gradients is None else {APPLIED: in_gradients}
+    if whose:
+        title, own_form = f"{whose}'s {EPSILON_OF_ADAM}", (OwnForm.EPSILON_OF_ADAM, "")
+        causes[EPSILON_OF_ADAM] = Cause(title, _WITH_VALUE, own_form=own_form)
     causes |= {name: of_hyperparameter(each)._replace(confirmed=_WITH_VALUE) for name, each in audited.items()}
     return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
 
@@ -207,16 +208,13 @@ def _probe_of_tf1(runner: Runner) -> ProbeOfTF1 | None:
     return tf1._replace(training=with_penalties(tf1.training, initial, decays_as_losses(runner)))
 
 
-def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
-    """Return how the programs change gradients differently before they apply them, and which of TF1's lines does it.
-
-    Both are empty if that is not known.
-    """
+def _difference_in_gradients(tf1: ProbeOfTF1, of_port: Clipping) -> Cause | None:
+    """Return how the programs change gradients differently before they apply them; None if that is not known."""
     pairs = zip(tf1.training.steps, tf1.applied, strict=True)
     steps = [AppliedStep(_in_float64(step["gradients"]), _in_float64(applied), {}) for step, applied in pairs]
     of_tf1 = clipping_of(steps)
-    if of_tf1 and of_tf1 != of_port:
-        return differs(CLIPPING, of_tf1, of_port), CLIPPING
+    if of_tf1 is not None and of_tf1 != of_port:
+        return of_clipping(of_tf1, of_port, _WITH_APPLIED)
     factors = {name: factor_of(steps, [name]) for name in tf1.applied[0]}
     by_factor: dict[str, list[str]] = {}
     for name, factor in factors.items() if None not in factors.values() else ():
@@ -225,21 +223,22 @@ def _difference_in_gradients(tf1: ProbeOfTF1, of_port: str) -> tuple[str, str]:
     if len(by_factor) == 1:
         [(factor_in_words, names)] = by_factor.items()
         of_variables = "" if len(names) == len(tf1.applied[0]) else f" of {and_more(names, 4)}"
-        return differs(f"{FACTOR}{of_variables}", factor_in_words, "1"), FACTOR
+        return of_values(f"{FACTOR}{of_variables}", factor_in_words, "1", _WITH_APPLIED)._replace(line=FACTOR)
     of_each = "; ".join(f"those of {and_more(names, 4)} by {factor}" for factor, names in by_factor.items())
-    return (f"only TF1 multiplies gradients before it applies them: {of_each}", FACTOR) if of_each else ("", "")
+    does = f"multiplies gradients before it applies them: {of_each}"
+    return in_one_program("TF1", does, _WITH_APPLIED)._replace(line=FACTOR) if of_each else None
 
 
 def _in_float64(arrays: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
     return {name: np.asarray(array, np.float64) for name, array in arrays.items() if array is not None}
 
 
-def _clipping_of_port(optimizer: Any) -> str:
-    """Return how the port's optimizer clips gradients, in words."""
-    for name, words in CLIPPING_ARGUMENTS.items():
+def _clipping_of_port(optimizer: Any) -> Clipping:
+    """Return how the port's optimizer clips gradients."""
+    for name, what in CLIPPING_ARGUMENTS.items():
         if (limit := getattr(optimizer, name, None)) is not None:
-            return f"{words} {limit:.4g}"
-    return f"as {type(optimizer).__name__} does" if is_own(optimizer) else "none"
+            return Clipping(what, f"{limit:.4g}")
+    return Clipping(f"as {type(optimizer).__name__} does") if is_own(optimizer) else NOT_CLIPPED
 
 
 def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> dict[str, InPort]:

@@ -5,7 +5,6 @@ A check runs both programs through a `Runner` and returns what it `Found`. `run_
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import itertools
 import time
@@ -29,7 +28,6 @@ from detrand.validation.checks.computation import (
 from detrand.validation.checks.of_variables import initializers_match, regularizers_match
 from detrand.validation.checks.training import training_steps
 from detrand.validation.checks.variables import variables_created_once, variables_match
-from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.migration import Migration, split_expected
 from detrand.validation.reference import (
     INFERENCE,
@@ -93,10 +91,7 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
     started = time.perf_counter()
     found = _with_dependencies(name, _found(name, runner), [check for check in before if not check.ok])
     found = _with_expected(name, found, runner.migration.expect)
-    findings = tuple(
-        replace(finding, checks=(name,), remedy=finding.remedy or _remedy(finding, runner))
-        for finding in _findings(name, found, before)
-    )
+    findings = tuple(replace(finding, checks=(name,)) for finding in _findings(name, found, before))
     found = replace(found, findings=findings)
     return CheckResult(name=name, seconds=time.perf_counter() - started, **vars(found))
 
@@ -104,16 +99,6 @@ def run_check(name: str, runner: Runner, before: Sequence[CheckResult] = ()) -> 
 def not_run(name: str, why: str) -> CheckResult:
     """Return the result of a check that has not been run: it has compared nothing."""
     return CheckResult(name=name, seconds=0.0, ok=True, summary=why, compared=False)
-
-
-def _remedy(finding: Finding, runner: Runner) -> str:
-    """Return what to change in the port; nothing if it is not confirmed that this is what differs."""
-    if not finding.confirmed and finding.kind == "computation":
-        return ""
-    with contextlib.suppress(Exception):  # a port that cannot be made has no framework
-        if remedy := runner.framework.remedy_of(finding.title):
-            return remedy
-    return remedy_of(finding.title)
 
 
 # What is different in a port that cannot be given all of TF1's weights.
@@ -149,6 +134,7 @@ def _findings(name: str, found: Found, before: Sequence[CheckResult]) -> tuple[F
             if name != "training-steps" or each.kind not in known or each.title in titles
         ]
         findings = [each for each in findings if not (of_weights and each.is_of_weights)]
+        findings = [each for each in findings if not (roots and each.kind == "checkpoint")]
         # A port that makes variables in each call computes with other numbers than those that it is given.
         of_other_weights = any(each.fault in _OTHER_WEIGHTS for check in roots for each in check.findings)
         consequences = {Fault.UNEXPLAINED: of_creation or of_other_weights, Fault.POSSIBLE: of_other_weights}

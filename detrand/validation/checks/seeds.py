@@ -50,6 +50,7 @@ def findings_of_initial_seeds(runner: Runner, drawn_by: Mapping[str, Sequence[Ra
             Place(second, of_tf1.get(second, "")),
             Place(names[1], of_port.get(second, "")),
             confirmed="they have the same seed, distribution and shape",
+            remedy="give each variable an initializer of its own, without a seed",
         )
 
 
@@ -61,12 +62,24 @@ def findings_of_seeds(runner: Runner) -> Iterator[Finding]:
     for _, op in drawn:
         if op.own_seed is not None and op.own_seed[1] is None and op.shape not in stateless:
             title = f"the port draws the same numbers in every step: from the integer seed {op.own_seed[0]}"
-            place = Place(f"{op.op_type} {op.shape}", op.caller)
-            yield Finding("computation", title, port=place, confirmed="each call begins with this seed")
+            yield Finding(
+                "computation",
+                title,
+                port=Place(f"{op.op_type} {op.shape}", op.caller),
+                confirmed="each call begins with this seed",
+                remedy="draw from a keras.random.SeedGenerator that the layer keeps, in place of the integer",
+            )
     of_generators = [each for each in drawn if each[1].own_seed and each[1].own_seed[1] is not None]
     for (_, first), (_, second) in _repeated(of_generators, tf1):
         title = f"two random ops of the port draw the same numbers: both from the seed {(first.own_seed or (0,))[0]}"
         lines = runner.lines_of_seeds.get((first.own_seed or (0,))[0], ())
         lines = (lines[-1], lines[0]) if len(lines) > 1 else (second.caller, first.caller)
         places = [Place(f"{second.op_type} {second.shape}", line) for line in lines]
-        yield Finding("computation", title, port=places[0], more=(places[1],), confirmed="they have the same seed")
+        yield Finding(
+            "computation",
+            title,
+            port=places[0],
+            more=(places[1],),
+            confirmed="they have the same seed",
+            remedy="give each of them another seed, or none",
+        )

@@ -17,8 +17,8 @@ from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.loss import findings_of_loss
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
 from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
-from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import Cause, causes, describe_causes
+from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
+from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
@@ -324,15 +324,9 @@ class _Explanation:
         """
         first, *others = [cause] if cause else part.likely or [Cause(f"{part.leaf.path} differs in step {part.step}")]
         desired, actual = part.leaf.first_mismatch.texts() if part.leaf.first_mismatch else ("", "")
-        return Finding(
-            kind,
-            first.title,
-            Place(part.place, self.tf1.lines.get(first.line) or lines[0], desired),
-            Place(part.place, lines[1], actual),
-            confirmed=first.confirmed,
-            others=tuple(each.title for each in others),
-            fault=first.fault,
-        )
+        in_tf1 = Place(part.place, self.tf1.lines.get(first.line) or lines[0], desired)
+        found = finding_of_cause(self.runner, kind, first, in_tf1, Place(part.place, lines[1], actual))
+        return replace(found, others=tuple(each.title for each in others))
 
     def lines_of_variable(self, name: str) -> tuple[str, str]:
         """Return the lines of both programs that make a variable, or add `ADDED_LOSS`; empty if they are not known."""
@@ -353,8 +347,8 @@ class _Explanation:
             return
         if in_one := self.runner.stop_in_one_program(self.tf1.steps[0]["gradients"]):
             who, in_tf1, in_port, names = in_one
-            title = f"only {who} stops gradients of {and_more(names, 4)} (tf.stop_gradient)"
-            yield Finding("training", title, place_of(in_tf1, ""), place_of(in_port, ""))
+            cause = in_one_program(who, f"stops gradients of {and_more(names, 4)} (tf.stop_gradient)")
+            yield finding_of_cause(self.runner, "training", cause, place_of(in_tf1, ""), place_of(in_port, ""))
 
     def of_loss(self, part: _Part) -> Sequence[Finding]:
         return findings_of_loss(self.runner, part.likely) or [self.finding(part)]
@@ -369,9 +363,9 @@ class _Explanation:
         if _follows_from_variables(self.runner, part.comparison):
             return []
         if stop := _stop_of_gradients(self.runner, part.comparison):
-            title, places = stop
-            confirmed = part.likely[0].confirmed if part.likely else ""
-            return [Finding("training", title, *places, confirmed=confirmed)]
+            cause, places = stop
+            cause = cause._replace(confirmed=part.likely[0].confirmed if part.likely else "")
+            return [finding_of_cause(self.runner, "training", cause, *places)]
         found = _findings_of_gradients(self.runner, part.comparison)
         return found or [self.finding(part, self.lines_of_variable(part.variable))]
 
@@ -418,8 +412,8 @@ def _follows_from_variables(runner: Runner, gradients: Comparison) -> bool:
     return all(leaf.ok or (leaf.reason != "values" and _variable(leaf.path) in differing) for leaf in gradients.leaves)
 
 
-def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tuple[Place | None, Place | None]] | None:
-    """Return a title and the places, if only one program stops the gradients that differ."""
+def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[Cause, tuple[Place | None, Place | None]] | None:
+    """Return the cause and the places, if only one program stops the gradients that differ."""
     agree = {_variable(leaf.path): leaf.ok for leaf in gradients.leaves}
     names = [name for name, ok in agree.items() if not ok]
     found = runner.stop_of_gradients(agree)
@@ -429,7 +423,8 @@ def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[str, tupl
     op = ops[who != "TF1"]
     what = {"StopGradient": "tf.stop_gradient", "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
     verb = "replaces" if what == "tf.custom_gradient" else "stops"
-    return f"only {who} {verb} gradients of {and_more(names, 4)} ({what})", (place_of(ops[0], ""), place_of(ops[1], ""))
+    cause = in_one_program(who, f"{verb} gradients of {and_more(names, 4)} ({what})")
+    return cause, (place_of(ops[0], ""), place_of(ops[1], ""))
 
 
 def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Finding]:
@@ -445,7 +440,7 @@ def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Findin
         )
     except Exception:  # the difference is worth more than its place
         return []
-    findings = [finding_of(each, causes(each), "training") for each in divergences]
+    findings = [finding_of(runner, each, causes(each), "training") for each in divergences]
     return [replace(each, title=f"gradients: {each.title}") for each in findings if each.confirmed]
 
 

@@ -43,7 +43,16 @@ def variables_created_once(runner: Runner) -> Found:
 def _created(details: str, places: Sequence[Place]) -> Found:
     """Return what the check found if each call makes variables at some places; none if they are not known."""
     title, first = "the port creates variables when it is called again", next(iter(places), None)
-    finding = Finding("variables", title, port=first, more=tuple(places[1:]), fault=Fault.CREATION, symptom="created")
+    finding = Finding(
+        "variables",
+        title,
+        port=first,
+        more=tuple(places[1:]),
+        remedy="make the variables and layers once, in __init__ or build, and not in each call. TF1 code in a layer "
+        "gets them from get_variable and get_or_create_layer",
+        fault=Fault.CREATION,
+        symptom="created",
+    )
     return Found(False, title, details, findings=(finding,))
 
 

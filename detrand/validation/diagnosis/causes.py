@@ -24,6 +24,7 @@ from detrand.validation.audit.hyperparameters import (
     ACTIVATION,
     DROPOUT,
     FORGET_BIAS,
+    INITIAL_RMS,
     INITIALIZER,
     MOMENTUM,
     OPTIMIZER,
@@ -50,15 +51,16 @@ from detrand.validation.diagnosis.op_kinds import (
     slopes_of_leaky_relus,
 )
 from detrand.validation.frameworks.traces import TracedOp, Value
-from detrand.validation.results import AuditedHyperparameter, Fault
+from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 from detrand.validation.training.loss import LossInput
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
 _MOST_AXES = 5
+_PADDING = "attribute padding"
 _ATTRIBUTES = {
     "attribute epsilon": "batch-norm epsilon",
-    "attribute padding": "padding",
+    _PADDING: "padding",
     "attribute strides": "stride",
     "attribute dilations": "dilation rate",
     "attribute ksize": "size of the pooling window",
@@ -127,15 +129,24 @@ _ALTERNATIVES = {
 
 
 class Cause(NamedTuple):
-    """A likely cause, how it was confirmed, empty if it is only possible, and which of a training's lines is its place.
+    """A likely cause.
 
-    The line is that of the optimizer where none is named.
+    Attributes:
+      title: the cause in one line, with both values.
+      confirmed: how it was confirmed; empty if it is only possible.
+      line: which of a training's lines is its place; empty for that of the optimizer.
+      fault: what it says of the fault.
+      remedy: what to change in the port; empty if that is not known.
+      own_form: what a framework with a form of its own of the remedy looks it up by, with TF1's value; None if no
+        framework has one.
     """
 
     title: str
     confirmed: str = ""
     line: str = ""
     fault: Fault = Fault.OTHER
+    remedy: str = ""
+    own_form: tuple[OwnForm, str] | None = None
 
 
 def causes(
@@ -218,7 +229,9 @@ def _attributes(divergence: Divergence) -> Iterator[Cause]:
             tf1, port = values
             is_mode = name == "attribute is_training"
             fault = _mode_of(port_trains=port == "True") if is_mode else Fault.VALUE
-            yield of_values(words, tf1, port, fault=fault)
+            cause = _of_padding(tf1, port) if name == _PADDING else of_values(words, tf1, port, fault=fault)
+            is_of_centers = name == "attribute half_pixel_centers"
+            yield cause._replace(own_form=(OwnForm.PIXEL_CENTERS, tf1)) if is_of_centers else cause
 
 
 def _mode_of(*, port_trains: bool) -> Fault:
@@ -236,9 +249,37 @@ def differs(what: str, tf1: object, port: object) -> str:
     return f"{what} differs: {tf1} (TF1), {port} (port)"
 
 
-def of_values(what: str, tf1: object, port: object, *, fault: Fault = Fault.VALUE) -> Cause:
-    """Return the cause that something has different values."""
-    return Cause(differs(what, tf1, port), fault=fault)
+def of_values(
+    what: str, tf1: object, port: object, confirmed: str = "", *, fault: Fault = Fault.VALUE, remedy: str | None = None
+) -> Cause:
+    """Return the cause that something has different values; the remedy is TF1's, unless another one is given."""
+    remedy = use_value(tf1) if remedy is None else remedy
+    return Cause(differs(what, tf1, port), confirmed, fault=fault, remedy=remedy)
+
+
+def use_value(tf1: object) -> str:
+    """Return the remedy for a port that has another value than TF1, or one where TF1 has none."""
+    return "leave this out in the port" if f"{tf1}" == "none" else f"use {tf1} in the port" if f"{tf1}" else ""
+
+
+def use_order(tf1: object) -> str:
+    """Return the remedy for a port that has TF1's values in another order."""
+    return f"use this order in the port: {tf1}"
+
+
+def in_one_program(who: str, does: str, confirmed: str = "", *, fault: Fault = Fault.ONLY_IN_ONE) -> Cause:
+    """Return the cause that only TF1 or only the port does something."""
+    return Cause(f"only {who} {does}", confirmed, fault=fault, remedy=add_or_remove(who))
+
+
+def add_or_remove(who: str) -> str:
+    """Return the remedy for what only TF1 or only the port does."""
+    return "add this to the port" if who == "TF1" else "remove this from the port"
+
+
+def _of_padding(tf1: str, port: str) -> Cause:
+    own_form = (OwnForm.PAD_SAME, tf1) if tf1 == "SAME" else None
+    return of_values(_ATTRIBUTES[_PADDING], tf1, port)._replace(own_form=own_form)
 
 
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
@@ -255,12 +296,29 @@ def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperpara
 
 def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
     """Return the cause that is a hyperparameter of different values, of one owner or of several."""
-    owner, fault = "the optimizer" if each.of == OPTIMIZER else each.of, Fault.VALUE
+    is_of_optimizer, fault = each.of == OPTIMIZER, Fault.VALUE
     if each.name in (ACTIVATION, RATE):
         fault = Fault.ACTIVATION if each.name == ACTIVATION else Fault.DROPOUT
+    of_all = of_values(each.name, each.tf1, each.port, fault=fault)
+    if each.name == MOMENTUM and not is_of_optimizer:
+        of_all = of_momentum(each)
     if count > 1:
-        return of_values(each.name, each.tf1, each.port, fault=fault)
-    return Cause(f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)", fault=fault)
+        return of_all
+    owner, remedy = "the optimizer" if is_of_optimizer else each.of, of_all.remedy
+    if is_of_optimizer and each.name == INITIAL_RMS and each.tf1 == "1":
+        remedy = (
+            "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
+            "velocities begin with ones: Keras has no argument for them"
+        )
+    elif is_of_optimizer and each.tf1 == "none":
+        remedy = f"leave out {each.name} in the port's optimizer"
+    title = f"{each.name} differs in {owner}: {each.tf1} (TF1), {each.port} (port)"
+    return of_all._replace(title=title, remedy=remedy)
+
+
+def of_momentum(each: AuditedHyperparameter, confirmed: str = "") -> Cause:
+    """Return the cause that is the momentum of moving averages, of whatever layer."""
+    return of_values(MOMENTUM, each.tf1, each.port, confirmed)._replace(own_form=(OwnForm.MOMENTUM, each.tf1))
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
@@ -275,7 +333,8 @@ def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
     in_words = f"{rates[0]:.3g}", f"{rates[1]:.3g}"
     if is_close(rates[0] + rates[1], 1) and not is_close(*rates):
         words = "a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate"
-        yield of_values(words, *in_words, fault=Fault.DROPOUT)
+        remedy = f"use the rate {in_words[0]} in the port: keep_prob {in_words[1]} is a rate of {in_words[0]}"
+        yield of_values(words, *in_words, fault=Fault.DROPOUT, remedy=remedy)
     elif is_dropout:
         yield of_values("dropout rate", *in_words, fault=Fault.DROPOUT)
 
@@ -332,7 +391,9 @@ def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray |
         for axes in itertools.permutations(range(whole.ndim)) if other.ndim < whole.ndim <= _MOST_AXES else ():
             if _are_close(whole.transpose(axes).reshape(-1), other.reshape(-1)):
                 what = "that are flattened" if is_flattened else "that a flat one becomes"
-                yield of_values(f"order of the axes {what}", tuple(range(whole.ndim)), axes, fault=Fault.AXES)
+                form, order = OwnForm.FLATTEN_AXES if is_flattened else OwnForm.UNFLATTEN_AXES, tuple(range(whole.ndim))
+                cause = of_values(f"order of the axes {what}", order, axes, fault=Fault.AXES, remedy=use_order(order))
+                yield cause._replace(own_form=(form, str(order)))
 
 
 def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
@@ -341,7 +402,8 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
         for axes in itertools.permutations(range(more.ndim)):
             if _are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
                 words = f"{who} flattens an array with its axes in a different order"
-                yield Cause(f"{words}: transposed to {axes}, it agrees", fault=Fault.AXES)
+                own_form = (OwnForm.FLATTEN, "") if who == "the port" else None
+                yield Cause(f"{words}: transposed to {axes}, it agrees", fault=Fault.AXES, own_form=own_form)
         return
     for axis in range(tf1.ndim):
         if _are_close(np.flip(tf1, axis), port):
@@ -475,13 +537,14 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
         sides = [", ".join(sorted(kinds)) for kinds in only]
         if all(sides):
-            yield of_values("what is computed", *sides, fault=Fault.OPS)
+            yield of_values("what is computed", *sides, fault=Fault.OPS, remedy="")  # these are names of ops
         else:
-            yield Cause(f"only {'TF1' if sides[0] else 'the port'} computes {''.join(sides)}", fault=Fault.OPS)
+            yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
 
 
 def _of_order(tf1: list[str], port: list[str]) -> Cause:
-    return of_values("order of ops", *(and_more(each, 6, ", then ") for each in _without_common_ends(tf1, port)))
+    words = [and_more(each, 6, ", then ") for each in _without_common_ends(tf1, port)]
+    return of_values("order of ops", *words, remedy=use_order(words[0]))
 
 
 def _windows(divergence: Divergence) -> Iterator[Cause]:
@@ -499,7 +562,7 @@ def _windows(divergence: Divergence) -> Iterator[Cause]:
         for op, of_program in zip(pair, pads, strict=True)
     ]
     if words[0] != words[1]:
-        yield of_values("padding", *words)
+        yield _of_padding(*words)
 
 
 def _axes(divergence: Divergence) -> Iterator[Cause]:
@@ -508,7 +571,9 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        yield of_values(f"axis of {and_more(sorted(computed[0]), 3)}", *words, fault=Fault.AXES)
+        names = and_more(sorted(computed[0]), 3)
+        remedy = f"compute {names} along TF1's axis"
+        yield of_values(f"axis of {names}", *words, fault=Fault.AXES, remedy=remedy)
 
 
 def _moves(divergence: Divergence) -> Iterator[Cause]:
@@ -520,7 +585,7 @@ def _moves(divergence: Divergence) -> Iterator[Cause]:
     words = [and_more(dict.fromkeys(map(_move, each)), 4) or "nothing" for each in moves]
     if not all(moves):
         who, one = ("TF1", words[0]) if moves[0] else ("the port", words[1])
-        yield Cause(f"only {who} moves or crops elements: {one}", fault=Fault.AXES)
+        yield in_one_program(who, f"moves or crops elements: {one}", fault=Fault.AXES)
     else:
         yield of_values("arrangement of the elements", *words, fault=Fault.AXES)
 
@@ -588,7 +653,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     draws = divergence.draws
     if draws[0] != draws[1]:
         who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if draws[0] else ("the port", Fault.RANDOM_OP_OF_PORT)
-        yield Cause(f"only {who} has a dropout, or another random op, here", fault=fault)
+        yield in_one_program(who, "has a dropout, or another random op, here", fault=fault)
     missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
     slopes = slopes_of_leaky_relus(divergence.regions)
     pairs = [*zip((missing, added), divergence.regions, strict=True)]
@@ -605,9 +670,11 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         tf1, port = (of_slope or words for of_slope, words in in_words)
         yield of_values("activation", tf1, port, fault=Fault.ACTIVATION)
     elif missing:
-        yield Cause(f"the port has no activation where TF1 has {names[0]}", fault=Fault.ACTIVATION)
+        title, remedy = "the port has no activation where TF1 has {}", "add the activation {} to the port"
+        yield Cause(title.format(names[0]), fault=Fault.ACTIVATION, remedy=remedy.format(names[0]))
     elif added:
-        yield Cause(f"TF1 has no activation where the port has {names[1]}", fault=Fault.ACTIVATION)
+        title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
+        yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
@@ -622,7 +689,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
         who = next(who for who, kinds in computed.items() if kinds)
-        yield Cause(f"only {who} {verbs.pop()}", fault=Fault.ONLY_IN_ONE)
+        yield in_one_program(who, f"{verbs.pop()}")
     yield from _constants(divergence, only_tf1, only_port)
 
 
@@ -662,14 +729,14 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
     both = [[op for op in region if kind(op) in _ARITHMETIC] for region in regions]
     only_arithmetic = all(kinds and kinds <= _ARITHMETIC.keys() for kinds in (each.keys() - PLUMBING for each in only))
     if all(len(each) == 1 and each[0].constants for each in both) and only_arithmetic:
-        yield of_values("arithmetic", *(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both))
+        of_tf1, of_port = (f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both)
+        yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
         return
     for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
-            words = f"only {who} {_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}"
-            yield Cause(words, fault=Fault.ONLY_IN_ONE)
+            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}")
 
 
 def _number(op: TracedOp) -> str:
@@ -696,11 +763,16 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
         return
     if sorted(tf1) == sorted(port):
         if tf1 != port and divergence.types[0] in _ORDERED:
-            yield of_values("order of the inputs", ", ".join(tf1), ", ".join(port))
+            yield of_values("order of the inputs", ", ".join(tf1), ", ".join(port), remedy=use_order(", ".join(tf1)))
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
-        yield Cause(f"{divergence.types[0]} takes different tensors: {mine} (TF1), {other} (port)")
+        yield _of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+
+
+def _of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:
+    title = f"{op_type} takes different tensors: {tf1} (TF1), {port} (port)"
+    return Cause(title, fault=fault, remedy=f"pass the port's counterpart of {tf1} here")
 
 
 def _scale(divergence: Divergence) -> Iterator[Cause]:
@@ -726,7 +798,7 @@ def factor_between(tf1_value: Value, port_value: Value) -> float | None:
 
 def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator[Cause]:
     if port is None or tf1 is None:
-        yield Cause(f"only {'TF1' if port is None else 'the port'} has a regularizer", fault=Fault.ONLY_IN_ONE)
+        yield in_one_program("TF1" if port is None else "the port", "has a regularizer")
     elif tf1:
         title = f"factor of a regularizer differs: the port's regularization loss is {port / tf1:.4g} times TF1's"
         if is_close(port / tf1, 2) or is_close(port / tf1, 0.5):
@@ -746,7 +818,7 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         number = divergence.hyperparameter
         return (of_values(number.name, number.tf1, number.port),)
     if divergence.term_of:
-        return (Cause(f"only {divergence.term_of} adds this term to the loss", fault=Fault.ONLY_IN_ONE),)
+        return (in_one_program(divergence.term_of, "adds this term to the loss"),)
     found = [*_of_labels(divergence, inputs)]
     weights = [] if found else list(_weights(divergence, inputs))
     found += [] if divergence.confirmed else weights
@@ -767,8 +839,8 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     return tuple(dict.fromkeys(found))
 
 
-def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, TracedOp, bool] | None:
-    """Return how one program broadcasts two tensors to a larger one than both, its op, and whether TF1 does.
+def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause, TracedOp, bool] | None:
+    """Return that one program broadcasts two tensors to a larger one than both, its op, and whether TF1 does.
 
     Losses of a framework may do so deep inside; so if nothing confirms it, only the first op that diverges counts.
     """
@@ -785,7 +857,9 @@ def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[str, T
     whole = list(np.broadcast_shapes(first, second))
     subtracts = f"subtracts {list(second)} from {list(first)}"
     what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
-    return f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}", op, bool(of_tf1)
+    title = f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}"
+    remedy = "" if of_tf1 else "use tf.squeeze or tf.reshape, so that both have one shape"
+    return Cause(title, fault=Fault.BROADCAST, remedy=remedy), op, bool(of_tf1)
 
 
 def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
@@ -794,7 +868,7 @@ def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
         if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
-            yield Cause(f"only {who} masks the loss by the labels ({op.type})", fault=Fault.ONLY_IN_ONE)
+            yield in_one_program(who, f"masks the loss by the labels ({op.type})")
     constants = _differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"
@@ -849,7 +923,7 @@ def _weights(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Ca
         ("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, divergence.operands, strict=True
     ):
         if op is not None and is_only and not all(uses_labels_only) and sum(map(bool, operands)) == 1:
-            yield Cause(f"only {who} weights the loss by the labels ({op.type})", fault=Fault.ONLY_IN_ONE)
+            yield in_one_program(who, f"weights the loss by the labels ({op.type})")
 
 
 def _labels(inputs: Sequence[LossInput]) -> set[int]:
@@ -863,12 +937,12 @@ def _of_other_inputs(divergence: Divergence, inputs: Sequence[LossInput]) -> Ite
         return
     tf1, port = (sorted({inputs[position].words for position in each}) for each in divergence.given)
     if tf1 and port and tf1 != port:
-        words = f"{op_type} takes different tensors: {', '.join(tf1)} (TF1), {', '.join(port)} (port)"
-        yield Cause(words, fault=Fault.OTHER_TENSORS)
+        yield _of_tensors(op_type, ", ".join(tf1), ", ".join(port), Fault.OTHER_TENSORS)
     operands = [[_operand(each, inputs) for each in of] for of in divergence.operands]
     if kind_of(op_type) in _ORDERED and operands[0] != operands[1] and sorted(operands[0]) == sorted(operands[1]):
-        words = f"order of the operands of {op_type}"
-        yield of_values(words, *map(", ".join, operands), fault=Fault.OTHER_TENSORS)
+        in_words = [", ".join(of) for of in operands]
+        what, remedy = f"order of the operands of {op_type}", use_order(in_words[0])
+        yield of_values(what, *in_words, fault=Fault.OTHER_TENSORS, remedy=remedy)
 
 
 def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:

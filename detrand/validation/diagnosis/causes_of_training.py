@@ -21,15 +21,28 @@ from detrand.validation.audit.hyperparameters import MOMENTUM, OPTIMIZER, REGULA
 from detrand.validation.diagnosis.causes import (
     CLOSE,
     Cause,
+    add_or_remove,
     causes,
     differs,
     factor_between,
     is_close,
     of_hyperparameter,
+    of_momentum,
+    of_values,
 )
 from detrand.validation.frameworks.traces import Value
-from detrand.validation.results import AuditedHyperparameter, Fault
-from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of, projection
+from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
+from detrand.validation.training.clipping import (
+    EACH_ELEMENT,
+    GLOBAL_NORM,
+    NORM_OF_EACH,
+    NOT_CLIPPED,
+    AppliedStep,
+    Clipping,
+    clipping_of,
+    factor_of,
+    projection,
+)
 from detrand.validation.training.steps import (
     CLIPPING,
     FACTOR,
@@ -94,7 +107,7 @@ def causes_of_training(
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
             rates = _learning_rate(port.steps, tf1.steps, tf1.schedule)
-            causes_of_part = map(Cause, itertools.islice(rates, 1))
+            causes_of_part = itertools.islice(rates, 1)
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
@@ -104,7 +117,7 @@ def causes_of_training(
         elif name == "gradients" and in_both:
             of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
             updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
-            causes_of_part = (Cause(each, _WITH_GRADIENTS if updates_agree else "") for each in of_gradients)
+            causes_of_part = (each._replace(confirmed=_WITH_GRADIENTS * updates_agree) for each in of_gradients)
         elif name in UPDATED and (known := tuple(known_updates(port.steps, tf1.steps))):
             causes_of_part = known
         elif name in UPDATED:
@@ -151,33 +164,45 @@ def _are_trained(comparison: Comparison, port: _Step, tf1: _Step) -> bool:
     )
 
 
-def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
+def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comparison) -> Iterator[Cause]:
     """Yield how gradients differ, of the last variable first: backpropagation reaches that one first."""
     differing = [leaf.path for leaf in comparison.leaves if not leaf.ok]
     names: list[str] = [name for name in reversed(list(tf1)) if any(f"[{name!r}]" in path for path in differing)]
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
         if only := [name for name in mine if name not in other]:
-            yield f"only {who} trains {and_more(only, 4)}"
+            yield _trained_in_one_program(who, and_more(only, 4))
     if port.keys() != tf1.keys():
         return
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
         stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
         if stopped:
-            yield f"in {who}, the gradient of {stopped[0]} is None: tf.stop_gradient, or the loss does not depend on it"
+            none = f"in {who}, the gradient of {stopped[0]} is None"
+            yield Cause(f"{none}: tf.stop_gradient, or the loss does not depend on it")
     for name in names:
         arrays = tf1.get(name), port.get(name)
         if any(array is None for array in arrays):
             continue
         ratio = factor_between(*(Value.of(np.asarray(array)) for array in arrays))
         if ratio is not None:
-            yield f"the gradient of {name} in the port is {ratio:.4g} times TF1's: it is scaled or clipped differently"
+            times = f"the gradient of {name} in the port is {ratio:.4g} times TF1's"
+            yield Cause(f"{times}: it is scaled or clipped differently")
             return
     for name, (who, rows) in ((name, _rows_of_one_program(tf1[name], port[name])) for name in names):
         if rows:
-            yield f"only {who} trains {'row' if len(rows) == 1 else 'rows'} {and_more(map(str, rows), 4)} of {name}"
+            named = f"{'row' if len(rows) == 1 else 'rows'} {and_more(map(str, rows), 4)} of {name}"
+            cause = _trained_in_one_program(who, named)
+            yield cause._replace(own_form=(OwnForm.TRAIN_ROWS, "")) if who == "TF1" else cause
             return
     if names:
-        yield f"the outputs and the loss agree, but the gradient of {names[0]} does not: look for tf.stop_gradient"
+        differing_first = f"the gradient of {names[0]} does not"
+        yield Cause(f"the outputs and the loss agree, but {differing_first}: look for tf.stop_gradient")
+
+
+def _trained_in_one_program(who: str, names: str) -> Cause:
+    """Return the cause that only TF1 or only the port trains some variables, or rows of one."""
+    freeze = f"freeze {names} in the port, or pass TrainStep(var_list=...)"
+    train = f"train {names} in the port, as TF1's training op does"
+    return Cause(f"only {who} trains {names}", remedy=train if who == "TF1" else freeze)
 
 
 def _rows_of_one_program(tf1: Any, port: Any) -> tuple[str, list[int]]:
@@ -217,9 +242,9 @@ def _accumulation(port: Sequence[_Step], tf1: Sequence[_Step]) -> Cause | None:
             if all(np.array_equal(steps[number]["weights"].get(name), array) for name, array in before)
         ]
         if len(stays) == 1:
-            return Cause(
-                f"only {stays[0]} changes no weight in step {number}: it accumulates gradients over several steps"
-            )
+            title = f"only {stays[0]} changes no weight in step {number}: it accumulates gradients over several steps"
+            in_tf1 = "pass gradient_accumulation_steps to the port's optimizer"
+            return Cause(title, remedy=in_tf1 if stays[0] == "TF1" else add_or_remove(stays[0]))
     return None
 
 
@@ -245,18 +270,38 @@ def _changed_gradients(
     is_scaled = all(factors) and f"{factors[0]:.4g}" != f"{factors[1]:.4g}"
     is_clipped = all(clips) and clips[0] != clips[1]
     shown = zip((line_in_tf1, argument_in_port), clips, strict=True)
-    is_shown = all(where or clip == "none" for where, clip in shown)
+    is_shown = all(where or clip == NOT_CLIPPED for where, clip in shown)
     likely = []
-    if is_clipped and (is_shown or not is_scaled):
-        what = CLIPPING if is_shown else "clipping or normalization of gradients"
-        likely.append(Cause(differs(what, *clips), _WITH_THIS if is_shown else "", CLIPPING))
+    tf1, port = clips
+    if tf1 is not None and port is not None and is_clipped and (is_shown or not is_scaled):
+        unknown = Cause(differs("clipping or normalization of gradients", tf1, port), line=CLIPPING)
+        likely.append(of_clipping(tf1, port, _WITH_THIS) if is_shown else unknown)
     if is_scaled:
         of_variables = "" if len(differing) == len(steps[0].gradients) else f" of {and_more(differing, 4)}"
-        scale = differs(f"{FACTOR}{of_variables}", *(f"{factor:.4g}" for factor in factors))
-        likely.append(Cause(scale, _WITH_THIS if len(steps) > 1 and not is_clipped else "", FACTOR))
+        confirmed = _WITH_THIS if len(steps) > 1 and not is_clipped else ""
+        scale = of_values(f"{FACTOR}{of_variables}", *(f"{factor:.4g}" for factor in factors))
+        likely.append(scale._replace(confirmed=confirmed, line=FACTOR))
     if len(likely) > 1:  # one step, or gradients of one norm, show no difference between the two
         likely = [cause._replace(confirmed="") for cause in likely]
     yield from likely
+
+
+# What of gradients is limited -> the argument of Keras's optimizers, and what other frameworks look their form up by.
+_CLIPPINGS = {
+    GLOBAL_NORM: ("global_clipnorm", OwnForm.CLIP_GLOBAL_NORM),
+    NORM_OF_EACH: ("clipnorm", OwnForm.CLIP_EACH_NORM),
+    EACH_ELEMENT: ("clipvalue", OwnForm.CLIP_ELEMENTS),
+}
+
+
+def of_clipping(tf1: Clipping, port: Clipping, confirmed: str) -> Cause:
+    """Return the cause that gradients are clipped differently."""
+    cause = of_values(CLIPPING, tf1, port, confirmed)._replace(line=CLIPPING)
+    if tf1 == NOT_CLIPPED:
+        return cause._replace(remedy="do not clip gradients in the port")
+    argument, own_form = _CLIPPINGS[tf1.what]
+    remedy = f"pass {argument}={tf1.limit} to the port's optimizer"
+    return cause._replace(remedy=remedy, own_form=(own_form, tf1.limit))
 
 
 def _multiple_of_updates(steps: Sequence[_Updates], differing: Sequence[str]) -> Iterator[Cause]:
@@ -313,12 +358,21 @@ def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
 def known_updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
     """Yield what is known to make updates of guided steps differ, because those of both programs are computed so."""
     if _have_rates_in_momentum(port, tf1):
-        yield Cause(_RATES_IN_MOMENTUM, "computed in these two ways, the updates of both programs agree")
+        yield Cause(
+            _RATES_IN_MOMENTUM,
+            "computed in these two ways, the updates of both programs agree",
+            remedy="return tf.compat.v1.train.MomentumOptimizer in the port, or subclass keras.optimizers.SGD with an "
+            "update_step that adds up gradients and multiplies the sum by the rate",
+        )
     yield from _clipped_weights(port, tf1)
     if found := _rows_that_stay(port, tf1):
         stays, moves, names = found
         title = f"{stays} leaves rows of {and_more(names, 4)} without gradients as they are, {moves} does not"
-        yield Cause(title, "the updates of all other rows agree")
+        cause = Cause(title, "the updates of all other rows agree", remedy="update all rows in the port")
+        keep = (
+            "return the optimizer of tf.compat.v1.train in the port, and look rows up, so that gradients come in slices"
+        )
+        yield cause._replace(remedy=keep, own_form=(OwnForm.KEEP_ROWS, "")) if stays == "TF1" else cause
 
 
 _RATES_IN_MOMENTUM = (
@@ -353,7 +407,10 @@ def _clipped_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Ca
                 if bound is not None
             ]
             title = f"only {who} clips weights after each update, to {' and '.join(ends)}"
-            yield Cause(title, f"every weight that differs is at this bound in {who}")
+            clip = "clip the weights in the port with a constraint of its layers, such as kernel_constraint and "
+            clip += "bias_constraint"
+            remedy = clip if who == "TF1" else add_or_remove(who)
+            yield Cause(title, f"every weight that differs is at this bound in {who}", remedy=remedy)
 
 
 def _rows_that_stay(port: Sequence[_Step], tf1: Sequence[_Step]) -> tuple[str, str, list[str]] | None:
@@ -470,13 +527,21 @@ def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterato
     in_tf1 = in_words.pop() if len(in_words) == 1 else ""
     is_counted = not in_tf1 and _are_of_num_updates(of_tf1)
     if WEIGHT_AVERAGES not in port[0]:
-        its_decay = f", decay {in_tf1}" if in_tf1 else f", decay {_OF_NUM_UPDATES}" if is_counted else ""
-        order = ", of the weights before the update" if when_in_tf1 == _BEFORE else ""
-        cause = f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay}){order}"
+        its_decay, order, remedy = "", "", "pass use_ema=True to the port's optimizer"
+        if in_tf1:
+            its_decay = f", decay {in_tf1}"
+            remedy = f"pass use_ema=True, ema_momentum={in_tf1} to the port's optimizer"
+        elif is_counted:
+            its_decay = f", decay {_OF_NUM_UPDATES}"
+            remedy += f", with {_LIMITED} as ema_momentum, a property of a subclass, where n is iterations + 1"
+        if when_in_tf1 == _BEFORE:
+            order = ", of the weights before the update"
+            remedy = "average the weights before the update in the port, too: Keras's use_ema averages them after it"
+        title = f"only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage{its_decay}){order}"
         confirmed = (
             f"with this decay, decay * average + (1 - decay) * w gives TF1's averages, w {when_in_tf1} the update"
         )
-        yield Cause(cause, confirmed if its_decay else "")
+        yield Cause(title, confirmed if its_decay else "", remedy=remedy)
         return
     when_in_port, of_port = _decays(port, tf1)
     if not of_tf1 or not of_port:
@@ -489,19 +554,30 @@ def _averages_of_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterato
         yield Cause(
             f"TF1 averages the weights {when_in_tf1} the update, the port {when_in_port} it",
             "computed in this order, decay * average + (1 - decay) * w gives the averages of both programs",
+            remedy=(
+                "let TF1 average after the update (tf.control_dependencies), or average before it in the port: Keras's "
+                "use_ema averages after it"
+                if when_in_tf1 == _BEFORE
+                else ""
+            ),
         )
     for step, decay in of_port.items():
         if step in of_tf1 and f"{decay:.4g}" != f"{of_tf1[step]:.4g}":
             where = "" if in_tf1 else f" in step {step}"
             tf1_decay = f"{of_tf1[step]:.4g}{f' = {_OF_NUM_UPDATES}' if is_counted else ''}"
-            cause = differs(f"decay of the moving averages of weights{where}", tf1_decay, f"{decay:.4g}")
-            yield Cause(
-                cause, "with these decays, decay * average + (1 - decay) * w gives the averages of both programs"
+            limited = f"make ema_momentum of the port's optimizer {_LIMITED}, a property of a subclass, where n is "
+            yield of_values(
+                f"decay of the moving averages of weights{where}",
+                tf1_decay,
+                f"{decay:.4g}",
+                "with these decays, decay * average + (1 - decay) * w gives the averages of both programs",
+                remedy=f"{limited}iterations + 1" if is_counted else None,
             )
             return
 
 
-_OF_NUM_UPDATES = "min(decay, (1 + n) / (10 + n)) for num_updates n"
+_LIMITED = "min(decay, (1 + n) / (10 + n))"
+_OF_NUM_UPDATES = f"{_LIMITED} for num_updates n"
 
 
 def _are_of_num_updates(decays: Mapping[int, float]) -> bool:
@@ -541,7 +617,7 @@ def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> tuple[str, dict[
     return when, found[when]
 
 
-def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Iterator[str]:
+def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Iterator[Cause]:
     port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
     for how, of_step, port_part, tf1_part in (
         ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
@@ -549,20 +625,28 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -
     ):
         difference = np.abs(np.subtract(port_part, tf1_part)).max(initial=0)
         if len(set(tf1_rates)) > 1 and difference <= _OF_SHIFT * np.abs(np.subtract(port_rates, tf1_rates)).max():
-            yield f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
+            yield Cause(f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}")
     by_size = sorted(range(len(tf1_rates)), key=lambda each: np.isclose(port_rates[each], tf1_rates[each], _SAME, 0))
     step = next(each for each in by_size if port_rates[each] != tf1_rates[each])
-    yield rates_in_words(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
+    yield of_rates(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
 
 
-def rates_in_words(step: int, tf1: Mapping[int, float], port: Mapping[int, float], schedule: str = "") -> str:
-    """Return how learning rates by step differ in a step, given the name of TF1's schedule."""
+def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], schedule: str = "") -> Cause:
+    """Return the cause that learning rates by step differ in a step, given the name of TF1's schedule."""
     values = f"{tf1[step]:g} (TF1), {port[step]:g} (port)"
     changes = [len(set(rates.values())) > 1 for rates in (tf1, port)]
     if changes[0] == changes[1]:
-        return f"learning rate differs in step {step}: {values}"
-    who = ("TF1" + f" ({schedule})" * bool(schedule)) if changes[0] else "the port"
-    return f"learning rate changes only in {who} until step {max(tf1):,}; in step {step}: {values}"
+        remedy = "make the port's schedule compute TF1's rates" if step else f"use {tf1[step]:g} in the port"
+        return Cause(f"learning rate differs in step {step}: {values}", remedy=remedy)
+    who, remedy = "the port", "pass TF1's rate, a number, to the port's optimizer"
+    if changes[0]:
+        who, remedy = "TF1", "pass a schedule that computes TF1's rates to the port's optimizer"
+    if changes[0] and schedule:
+        who, computes = f"TF1 ({schedule})", f"that computes what {schedule} does in TF1"
+        remedy = f"pass a schedule of keras.optimizers.schedules to the port's optimizer {computes}"
+    return Cause(
+        f"learning rate changes only in {who} until step {max(tf1):,}; in step {step}: {values}", remedy=remedy
+    )
 
 
 def _softmax(outputs: np.ndarray) -> np.ndarray:
@@ -574,18 +658,27 @@ def _squeezed(outputs: np.ndarray) -> np.ndarray:
     return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
-_READ_AS = "the port's loss reads the outputs as {}, TF1's as {}"
-_PROBABILITIES = _READ_AS.format("probabilities", "logits")
-_LOGITS = _READ_AS.format("logits", "probabilities")
-_BROADCAST = "the port's loss broadcasts the outputs and the labels, which have different ranks"
+_PROBABILITIES = Cause(
+    "the port's loss reads the outputs as probabilities, TF1's as logits",
+    fault=Fault.READING,
+    remedy="pass from_logits=True to the port's loss",
+)
+_LOGITS = Cause(
+    "the port's loss reads the outputs as logits, TF1's as probabilities",
+    fault=Fault.READING,
+    remedy="pass from_logits=False to the port's loss",
+)
+_BROADCAST = Cause(
+    "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
+)
 # What a loss must be given in place of outputs that it reads as the other of the two.
-_CONVERSIONS: tuple[tuple[str, Fault, str, Callable[[np.ndarray], np.ndarray]], ...] = (
-    (_PROBABILITIES, Fault.READING, "softmax", _softmax),
-    (_PROBABILITIES, Fault.READING, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
-    (_LOGITS, Fault.READING, "log", np.log),
-    (_LOGITS, Fault.READING, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
-    (_BROADCAST, Fault.BROADCAST, "squeezed form", _squeezed),
-    (_BROADCAST, Fault.BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
+_CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    (_PROBABILITIES, "softmax", _softmax),
+    (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
+    (_LOGITS, "log", np.log),
+    (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
+    (_BROADCAST, "squeezed form", _squeezed),
+    (_BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
 )
 
 
@@ -604,10 +697,10 @@ def _loss_of_outputs(
             constant = f"the losses differ by a constant: the port's is {of_port}"
             yield Cause(constant, "the gradients agree")
             return
-    for title, fault, name, convert in _CONVERSIONS:
+    for cause, name, convert in _CONVERSIONS:
         of_converted = port_loss(0, map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
         if of_converted is not None and is_close(of_converted, desired):
-            yield Cause(title, f"with the {name} of the outputs, the losses agree", fault=fault)
+            yield cause._replace(confirmed=f"with the {name} of the outputs, the losses agree")
             return
     pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
     ratios = [of / each if of and each else math.nan for of, each in pairs]
@@ -649,7 +742,7 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
     if not port or not tf1 or not all(is_close(ratio, port / tf1) for ratio in ratios):
         yield Cause(_LOSSES_DIFFER.format(tf1, port))
         return
-    fault = Fault.OTHER
+    fault, remedy = Fault.OTHER, ""
     shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
     sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
     size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
@@ -673,7 +766,8 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
         title = (
             f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
         )
-    yield Cause(title, confirmed, fault=fault)
+        remedy = "sum the loss in the port" if larger == "TF1" else "take the mean in the port"
+    yield Cause(title, confirmed, fault=fault, remedy=remedy)
 
 
 def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
@@ -701,7 +795,7 @@ def _moving_averages(
         found = found or momenta(changed, expected, before, hyperparameters)
     audited = [each for each in hyperparameters if each.name == MOMENTUM and each.of != OPTIMIZER]
     if found or audited:
-        likely = found.values() or [Cause(differs(MOMENTUM, each.tf1, each.port)) for each in audited]
+        likely = found.values() or [of_momentum(each) for each in audited]
         yield from dict.fromkeys(likely)
         return
     for name in sorted(port[0]["moving_averages"].keys() & tf1[0]["moving_averages"].keys()):
@@ -759,7 +853,7 @@ def momenta(
             expected = (1 - float(each.port)) / (1 - float(each.tf1))
             is_confirmed = is_multiple and math.isclose(ratio, expected, rel_tol=_OF_ROUNDING)
             confirmed = f"{times}, as these momenta say" if is_confirmed else ""
-            found[name] = Cause(differs(MOMENTUM, each.tf1, each.port), confirmed)
+            found[name] = of_momentum(each, confirmed)
         if is_multiple and not known and not only_known:
             found[name] = Cause(f"momentum differs: {times}", "in every element")
     return found

@@ -15,6 +15,7 @@ from detrand._patching.keras import is_instance_of_loaded
 from detrand.errors import ComparisonError
 from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
+from detrand.validation.results import OwnForm
 from detrand.variables.flax_modules import (
     FlaxVariable,
     Path,
@@ -25,22 +26,23 @@ from detrand.variables.flax_modules import (
 )
 from detrand.variables.tf1_view import TF1View
 
-_REMEDIES = {
-    "the port flattens an array with its axes in a different order": (
+_OWN_FORMS = {
+    OwnForm.FLATTEN: (
         "flatten the image with its channels last, or rearrange the kernel after it: Rearranged(name, function)"
     ),
+    OwnForm.EPSILON_OF_ADAM: (
+        "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))"
+    ),
     **{
-        rf"clipping of gradients differs: {limited} (\S+) \(TF1\)": (
-            f"clip them before the update, with optax.chain({call}, optimizer)"
-        )
-        for limited, call in (
-            ("global norm", r"optax.clip_by_global_norm(\1)"),
+        form: f"clip them before the update, with optax.chain({call}, optimizer)"
+        for form, call in (
+            (OwnForm.CLIP_GLOBAL_NORM, "optax.clip_by_global_norm({tf1})"),
             (
-                "norm of each",
+                OwnForm.CLIP_EACH_NORM,
                 "optax.stateless(lambda gradients, _: jax.tree.map("
-                r"lambda each: each / jnp.maximum(jnp.linalg.norm(each.ravel()) / \1, 1), gradients))",
+                "lambda each: each / jnp.maximum(jnp.linalg.norm(each.ravel()) / {tf1}, 1), gradients))",
             ),
-            ("each element", r"optax.clip(\1)"),
+            (OwnForm.CLIP_ELEMENTS, "optax.clip({tf1})"),
         )
     },
 }
@@ -60,7 +62,7 @@ class Flax(Framework):
         "float32"
     )
     draws_initial_values = adds_losses = False
-    remedies = _REMEDIES
+    own_forms = _OWN_FORMS
 
     def __init__(self, model: Any):
         self._module = module_of(model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import takes_inputs_in_a_list, underlying_variable
 from detrand.errors import ComparisonError
 from detrand.validation.frameworks.traces import TracedPort
+from detrand.validation.results import OwnForm
 from detrand.variables.tf1_view import TF1View
 
 # Calls a function of a loss that is computed, and returns the loss and other values.
@@ -30,12 +30,13 @@ class Framework:
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
       adds_losses: whether models have regularization losses, which their calls add.
-      remedies: what to change in a port with a fault, by patterns of titles, where the framework has a form of its own.
+      own_forms: how to do in the framework what TF1 does, with ``{tf1}`` for TF1's value, where that is not as in
+        Keras.
     """
 
     no_graph = remedy = why_no_strategy = why_no_policy = ""
     draws_initial_values = adds_losses = True
-    remedies: Mapping[str, str] = {}
+    own_forms: Mapping[OwnForm, str] = {}
 
     def check(self, model: Any) -> None:
         """Raise a `ValueError` that says what to do about a model that cannot be run and trained."""
@@ -95,10 +96,9 @@ class Framework:
         """Return an attribute of a layer by its name in Keras: ``epsilon``, ``momentum`` or ``rate``; None without."""
         return getattr(layer, name, None)
 
-    def remedy_of(self, title: str) -> str:
-        """Return what to change in a port with a fault, by its title; empty if `remedies` do not say it."""
-        matches = ((re.match(pattern, title), remedy) for pattern, remedy in self.remedies.items())
-        return next((match.expand(remedy) for match, remedy in matches if match is not None), "")
+    def own_form(self, form: OwnForm, tf1: str) -> str:
+        """Return how to do in the framework what TF1 does, given TF1's value; empty if that is as in Keras."""
+        return self.own_forms.get(form, "").format(tf1=tf1)
 
     def traced(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,36 +20,36 @@ from detrand.changes import Changes, attribute_set
 from detrand.errors import ComparisonError
 from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
+from detrand.validation.results import OwnForm
 from detrand.variables.tf1_view import TF1View
 from detrand.variables.torch_modules import TorchVariable, own_variables, torch_variables
 
-_REMEDIES = {
-    r"padding differs: SAME \(TF1\)": (
+_OWN_FORMS = {
+    OwnForm.PAD_SAME: (
         "pad with torch.nn.functional.pad as TF1's SAME does, where the end of an axis may get one more than its "
         "start, and pass padding=0"
     ),
-    "order of the axes that are flattened": (
+    OwnForm.FLATTEN_AXES: (
         "permute the image to channels last before it is flattened, or rearrange the kernel after it: "
         "dense_to_torch(name, flattened=shape)"
     ),
-    "order of the axes that a flat one becomes": (
-        "give the array the shape of an image with its channels last, and permute it then"
-    ),
-    "pixel centers in a resize": (
+    OwnForm.UNFLATTEN_AXES: ("give the array the shape of an image with its channels last, and permute it then"),
+    OwnForm.PIXEL_CENTERS: (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
-    r"only TF1 trains rows? \d.*": "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",
+    OwnForm.TRAIN_ROWS: "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",
     **{
-        rf"clipping of gradients differs: {limited} (\S+) \(TF1\)": (
-            rf"clip them in a function that is passed to optimizer.register_step_pre_hook in the port: {call}"
-        )
-        for limited, call in (
-            ("global norm", r"torch.nn.utils.clip_grad_norm_(parameters, \1)"),
-            ("norm of each", r"for each in parameters: torch.nn.utils.clip_grad_norm_([each], \1)"),
-            ("each element", r"torch.nn.utils.clip_grad_value_(parameters, \1)"),
+        form: f"clip them in a function that is passed to optimizer.register_step_pre_hook in the port: {call}"
+        for form, call in (
+            (OwnForm.CLIP_GLOBAL_NORM, "torch.nn.utils.clip_grad_norm_(parameters, {tf1})"),
+            (OwnForm.CLIP_EACH_NORM, "for each in parameters: torch.nn.utils.clip_grad_norm_([each], {tf1})"),
+            (OwnForm.CLIP_ELEMENTS, "torch.nn.utils.clip_grad_value_(parameters, {tf1})"),
         )
     },
-    "TF1 leaves rows of .+ without gradients as they are": (
+    OwnForm.EPSILON_OF_ADAM: (
+        "in step t, from 1 on, set the epsilon of PyTorch's Adam to TF1's / sqrt(1 - beta_2**t), in a step_pre_hook"
+    ),
+    OwnForm.KEEP_ROWS: (
         "put the rows without gradients back after each update, those of the optimizer's state, too, in a function "
         "that is passed to optimizer.register_step_post_hook in the port"
     ),
@@ -68,7 +67,7 @@ class Torch(Framework):
         "float32"
     )
     draws_initial_values = adds_losses = False
-    remedies = _REMEDIES
+    own_forms = _OWN_FORMS
 
     def check(self, model: Any) -> None:
         """Raise a `ValueError` for a module that is compiled, not complete, or not on the CPU."""
@@ -162,11 +161,11 @@ class Torch(Framework):
         value = getattr(layer, {"epsilon": "eps", "rate": "p"}.get(name, name), None)
         return 1 - value if name == "momentum" and isinstance(value, float) else value
 
-    def remedy_of(self, title: str) -> str:
-        """Return how to do in PyTorch what TF1 does, where that differs from Keras; empty if the title says none."""
-        if found := re.match(r"momentum differs(?! in the optimizer).*: ([\d.e-]+) \(TF1\), ", title):
-            return f"pass momentum={1 - float(found[1]):g}: in PyTorch, it is the share of the new value"
-        return super().remedy_of(title)
+    def own_form(self, form: OwnForm, tf1: str) -> str:
+        """Return how to do in PyTorch what TF1 does, given TF1's value; empty if that is as in Keras."""
+        if form is OwnForm.MOMENTUM:
+            return f"pass momentum={1 - float(tf1):g}: in PyTorch, it is the share of the new value"
+        return super().own_form(form, tf1)
 
     def traced(
         self,

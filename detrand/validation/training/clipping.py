@@ -16,9 +16,24 @@ import numpy as np
 RTOL = 1e-4  # of what is applied, relative to the greatest element
 _SAME_LIMIT = 0.01  # relative tolerance for equal limits, which updates show with the rounding of weights
 
+GLOBAL_NORM, NORM_OF_EACH, EACH_ELEMENT = "global norm", "norm of each", "each element"
+
 _Arrays = Mapping[str, np.ndarray]
-# How gradients are clipped, in words -> the limit, and whether the step shows it; if not, it is the least possible one.
+# What of gradients is limited -> the limit, and whether the step shows it; if not, it is the least possible one.
 _Limits = dict[str, tuple[float, bool]]
+
+
+class Clipping(NamedTuple):
+    """What of gradients is limited, such as `GLOBAL_NORM`, and the limit; nothing if gradients are not clipped."""
+
+    what: str = ""
+    limit: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self)) or "none"
+
+
+NOT_CLIPPED = Clipping()
 
 
 class AppliedStep(NamedTuple):
@@ -44,8 +59,8 @@ class AppliedStep(NamedTuple):
         return all(self.is_close(name, expected[name]) for name in self.applied)
 
 
-def clipping_of(steps: Sequence[AppliedStep]) -> str:
-    """Return how gradients are clipped in all steps, in words, or ``"none"``; empty if that is not known."""
+def clipping_of(steps: Sequence[AppliedStep]) -> Clipping | None:
+    """Return how gradients are clipped in all steps; None if that is not known."""
     found = [_limits(step) for step in steps]
     for what in found[0] if found else ():
         limits = [each[what] for each in found if what in each]
@@ -53,10 +68,10 @@ def clipping_of(steps: Sequence[AppliedStep]) -> str:
         if len(limits) < len(found):
             continue
         if not shown:
-            return "none"
+            return NOT_CLIPPED
         if np.ptp(shown) <= _SAME_LIMIT * max(shown) and max(limits)[0] <= (1 + _SAME_LIMIT) * max(shown):
-            return f"{what} {np.median(shown):.4g}"
-    return ""
+            return Clipping(what, f"{np.median(shown):.4g}")
+    return None
 
 
 def _limits(step: AppliedStep) -> _Limits:
@@ -69,24 +84,24 @@ def _limits(step: AppliedStep) -> _Limits:
     greatest = {name: float(np.abs(gradients[name]).max(initial=0)) for name in applied}
     if step.agrees(gradients):
         return {
-            "global norm": (total, False),
-            "norm of each": (max(norms[name] for name in applied), False),
-            "each element": (max(greatest.values()), False),
+            GLOBAL_NORM: (total, False),
+            NORM_OF_EACH: (max(norms[name] for name in applied), False),
+            EACH_ELEMENT: (max(greatest.values()), False),
         }
     found: _Limits = {}
     own = {name: projection(array, gradients[name]) for name, array in applied.items()}
     share = own[max(greatest, key=greatest.__getitem__)]
     if 0 < share < 1 and step.agrees({name: share * gradients[name] for name in applied}):
-        found["global norm"] = share * total, True
+        found[GLOBAL_NORM] = share * total, True
     clipped = [own[name] * norms[name] for name in own if own[name] < 1 - RTOL]
     if clipped and min(clipped) > 0 and step.agrees({name: own[name] * gradients[name] for name in own}):
         kept = [norms[name] for name in own if own[name] >= 1 - RTOL]
         least = (1 + _SAME_LIMIT) * max(clipped)
         if np.ptp(clipped) <= _SAME_LIMIT * max(clipped) and max(kept, default=0) <= least:
-            found["norm of each"] = float(np.median(clipped)), True
+            found[NORM_OF_EACH] = float(np.median(clipped)), True
     limit = max(float(np.abs(array).max(initial=0)) for array in applied.values())
     if limit > 0 and step.agrees({name: np.clip(gradients[name], -limit, limit) for name in own}):
-        found["each element"] = limit, True
+        found[EACH_ELEMENT] = limit, True
     return found
 
 

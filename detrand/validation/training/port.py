@@ -36,6 +36,7 @@ from detrand.validation.programs.port import (
 from detrand.validation.programs.replicas import in_own_containers
 from detrand.validation.programs.sample_variances import MovingAverages
 from detrand.validation.training import steps
+from detrand.validation.training.clipping import EACH_ELEMENT, GLOBAL_NORM, NORM_OF_EACH
 from detrand.validation.training.steps import (
     AVERAGES_OF_BATCH,
     WEIGHT_AVERAGES,
@@ -179,7 +180,7 @@ def _made_optimizer(factory: Callable[..., Any], trained: Sequence[Any]) -> Any:
 
 
 # The arguments with which Keras's optimizers clip gradients, and what each limits, in words.
-CLIPPING_ARGUMENTS = {"global_clipnorm": "global norm", "clipnorm": "norm of each", "clipvalue": "each element"}
+CLIPPING_ARGUMENTS = {"global_clipnorm": GLOBAL_NORM, "clipnorm": NORM_OF_EACH, "clipvalue": EACH_ELEMENT}
 
 
 class TrainedPort:

@@ -98,18 +98,10 @@ class TestFindings:
         assert titles(run("random-training", found, before)) == ["an op"]
         assert titles(run("random-training", found)) == ["a weight", "an op"]
 
-    @pytest.mark.parametrize(
-        ("finding", "remedy"),
-        [
-            (Finding("computation", "epsilon"), ""),
-            (Finding("computation", "epsilon", confirmed="the outputs agree"), "change epsilon"),
-            (Finding("training", "epsilon"), "change epsilon"),
-            (Finding("training", "epsilon", remedy="see the guide"), "see the guide"),
-        ],
-    )
-    def test_a_remedy_needs_a_computation_that_is_confirmed(self, run, monkeypatch, finding, remedy):
-        monkeypatch.setattr(registry, "remedy_of", "change {}".format)
-        assert run("random-training", with_findings(finding)).findings[0].remedy == remedy
+    def test_a_checkpoint_that_does_not_fit_follows_from_variables_that_differ(self, run):
+        found = with_findings(Finding("checkpoint", "it does not fit"))
+        assert titles(run("checkpoint", found)) == ["it does not fit"]
+        assert titles(run("checkpoint", found, run("variables-match", FAILED))) == []
 
 
 class TestDependencies:

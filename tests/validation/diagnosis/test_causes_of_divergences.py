@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from detrand import compare
-from detrand.validation.diagnosis.causes import causes, causes_of_loss, with_label_smoothing
+from detrand.validation.diagnosis.causes import broadcast_in_one, causes, causes_of_loss, with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.frameworks.traces import TracedOp, Value
+from detrand.validation.results import OwnForm
 from detrand.validation.training.loss import LossInput
 
 INPUTS = LossInput("labels", "labels"), LossInput("outputs", "outputs")
@@ -147,3 +148,127 @@ def test_factors_and_numbers_that_do_not_fit_are_no_label_smoothing():
     assert smoothing.attributes == {"label smoothing": ("0.1", "0.2")}
     other = dataclasses.replace(added, attributes={"input 1": ("0.025", "0.04")})
     assert with_label_smoothing([factor, other], INPUTS) == (factor, other)
+
+
+RELU, SIGMOID, MUL = op("r", "Relu", "x"), op("s", "Sigmoid", "r"), op("m", "Mul", "s", "c", input_1=2.0)
+TURNED = op("t", "Transpose", "x", "p", input_1="[0 2 1]")
+TAKEN = {"attributes": {}, "taken": (("mul", "x"), ("lookup", "x"))}
+SWAPPED = {"attributes": {}, "taken": (("a", "b"), ("b", "a"))}
+PADDED = {"attribute_padding": "SAME"}, {"attribute_padding": "VALID"}
+CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_centers": "True"}
+
+
+@pytest.mark.parametrize(
+    ("ops", "parts", "title", "remedy", "own_form"),
+    [
+        (
+            (op("a", "Softmax", "x"), op("b", "Softmax", "t")),
+            {"regions": ((op("a", "Softmax", "x"),), (TURNED, op("b", "Softmax", "t")))},
+            "axis of Softmax differs: not transposed (TF1), Transpose [0 2 1] (port)",
+            "compute Softmax along TF1's axis",
+            None,
+        ),
+        (
+            (SIGMOID, MUL),
+            {"regions": ((SIGMOID, MUL), (MUL, SIGMOID)), "is_order": True},
+            "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
+            "use this order in the port: Sigmoid, then Mul",
+            None,
+        ),
+        (
+            (op("a", "AddV2", "mul", "x"), op("b", "AddV2", "lookup", "x")),
+            TAKEN,
+            "AddV2 takes different tensors: mul (TF1), lookup (port)",
+            "pass the port's counterpart of mul here",
+            None,
+        ),
+        (
+            (op("a", "Sub", "a", "b"), op("b", "Sub", "b", "a")),
+            SWAPPED,
+            "order of the inputs differs: a, b (TF1), b, a (port)",
+            "use this order in the port: a, b",
+            None,
+        ),
+        (
+            (RELU, op("b", "Identity", "x")),
+            {},
+            "the port has no activation where TF1 has Relu",
+            "add the activation Relu to the port",
+            None,
+        ),
+        (
+            (op("b", "Identity", "x"), RELU),
+            {},
+            "TF1 has no activation where the port has Relu",
+            "remove the activation Relu from the port",
+            None,
+        ),
+        (
+            (op("a", "Log", "x"), op("b", "Cos", "x")),
+            {},
+            "what is computed differs: Log (TF1), Cos (port)",
+            "",
+            None,
+        ),
+        (
+            tuple(op(name, "MaxPool", "x", **padding) for name, padding in zip("ab", PADDED, strict=True)),
+            {"attribute": "attribute padding"},
+            "padding differs: SAME (TF1), VALID (port)",
+            "use SAME in the port",
+            (OwnForm.PAD_SAME, "SAME"),
+        ),
+        (
+            tuple(op(name, "MaxPool", "x", **padding) for name, padding in zip("ab", PADDED[::-1], strict=True)),
+            {"attribute": "attribute padding"},
+            "padding differs: VALID (TF1), SAME (port)",
+            "use VALID in the port",
+            None,
+        ),
+        (
+            tuple(op(name, "ResizeBilinear", "x", "s", **centers) for name, centers in zip("ab", CENTERS, strict=True)),
+            {"attribute": "attribute half_pixel_centers"},
+            "pixel centers in a resize differs: False (TF1), True (port)",
+            "use False in the port",
+            (OwnForm.PIXEL_CENTERS, "False"),
+        ),
+        (
+            (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
+            {
+                "values": (Value.of(ARRAY.reshape(2, 12)), Value.of(ARRAY.transpose(0, 2, 1).reshape(2, 12))),
+                "sources": ([Value.of(ARRAY)], [Value.of(ARRAY)]),
+                "confirmed": "",
+            },
+            "order of the axes that are flattened differs: (0, 1, 2) (TF1), (0, 2, 1) (port)",
+            "use this order in the port: (0, 1, 2)",
+            (OwnForm.FLATTEN_AXES, "(0, 1, 2)"),
+        ),
+        (
+            (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
+            {"values": (Value.of(ARRAY), Value.of(ARRAY.transpose(0, 2, 1).reshape(-1))), "confirmed": ""},
+            "TF1 flattens an array with its axes in a different order: transposed to (0, 2, 1), it agrees",
+            "",
+            None,
+        ),
+        (
+            (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
+            {"values": (Value.of(ARRAY.transpose(0, 2, 1).reshape(-1)), Value.of(ARRAY)), "confirmed": ""},
+            "the port flattens an array with its axes in a different order: transposed to (0, 2, 1), it agrees",
+            "",
+            (OwnForm.FLATTEN, ""),
+        ),
+    ],
+)
+def test_a_cause_of_a_divergence_says_what_to_change(ops, parts, title, remedy, own_form):
+    found = {each.title: each for each in causes(divergence(*ops, **parts))}
+    assert title in found
+    assert (found[title].remedy, found[title].own_form) == (remedy, own_form)
+
+
+@pytest.mark.parametrize(("tf1_broadcasts", "remedy"), [(False, "use tf.squeeze or tf.reshape"), (True, "")])
+def test_a_port_that_broadcasts_reshapes(tf1_broadcasts, remedy):
+    whole = dataclasses.replace(op("a", "Sub", "x", "y"), broadcast=((4, 1), (4,)))
+    ops = (whole, op("b", "Sub", "x", "y")) if tf1_broadcasts else (op("b", "Sub", "x", "y"), whole)
+    cause, _, is_in_tf1 = broadcast_in_one(divergence(*ops), confirmed=True)
+    who = "TF1" if tf1_broadcasts else "the port"
+    assert cause.title == f"{who} subtracts [4] from [4, 1], which broadcasts to [4, 4]"
+    assert is_in_tf1 is tf1_broadcasts and cause.remedy.startswith(remedy) and bool(cause.remedy) is bool(remedy)

@@ -1,114 +1,161 @@
-"""What findings say to change."""
+"""What causes say to change, and the forms that frameworks have of it."""
+
+import types
 
 import pytest
 
-from detrand.validation.diagnosis.remedies import remedy_of
+from detrand.validation.compare_outcomes import finding_of_cause
+from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
+from detrand.validation.diagnosis.causes_of_training import of_clipping, of_rates
+from detrand.validation.frameworks.flax import Flax
+from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.torch import Torch
+from detrand.validation.results import AuditedHyperparameter, OwnForm
+from detrand.validation.training.clipping import EACH_ELEMENT, GLOBAL_NORM, NORM_OF_EACH, NOT_CLIPPED, Clipping
+
+FRAMEWORKS = {"keras": Framework(), "torch": Torch(), "flax": Flax(None)}
+CONSTANT, CHANGING = {0: 0.1, 2: 0.1}, {0: 0.1, 2: 0.025}
+
+
+def remedy_in(framework, cause):
+    runner = types.SimpleNamespace(framework=FRAMEWORKS[framework])
+    return finding_of_cause(runner, "training", cause).remedy
+
+
+def of(owner, name, tf1, port):
+    return of_hyperparameter(AuditedHyperparameter(owner, name, tf1, port))
 
 
 @pytest.mark.parametrize(
-    ("title", "remedy"),
+    ("cause", "title", "remedy"),
     [
-        ("momentum differs in bn: 0.997 (TF1), 0.99 (port)", "use 0.997 in the port"),
         (
-            "the port creates variables when it is called again",
-            "make the variables and layers once, in __init__ or build, and not in each call. TF1 code in a layer gets "
-            "them from get_variable and get_or_create_layer",
+            of_values("stride", [1, 1], [2, 2]),
+            "stride differs: [1, 1] (TF1), [2, 2] (port)",
+            "use [1, 1] in the port",
+        ),
+        (of_values("mask", "none", 3), "mask differs: none (TF1), 3 (port)", "leave this out in the port"),
+        (of_values("activation", "", "Relu"), "activation differs:  (TF1), Relu (port)", ""),
+        (in_one_program("TF1", "multiplies by 2"), "only TF1 multiplies by 2", "add this to the port"),
+        (in_one_program("the port", "pads"), "only the port pads", "remove this from the port"),
+        (
+            of("bn", "epsilon", "1e-05", "0.001"),
+            "epsilon differs in bn: 1e-05 (TF1), 0.001 (port)",
+            "use 1e-05 in the port",
         ),
         (
-            "the checkpoint 'model.ckpt' does not fit the TF1 program: 5 only in the TF1 program. No variable was "
-            "changed",
-            "pass a checkpoint of the whole program, and build the program with the arguments with which it was "
-            "trained; -v lists what does not fit",
+            of("dropout after dense", "rate", "none", "0.5"),
+            "rate differs in dropout after dense: none (TF1), 0.5 (port)",
+            "leave this out in the port",
         ),
         (
-            "variables: shape differs (1): net/w: (3, 2) in TF1, (4, 2) in the port",
-            "give the port's layers TF1's sizes; for a variable that has the same numbers in a different form, pass a "
-            "Rearranged in name_map",
+            of("optimizer", "amsgrad", "none", "True"),
+            "amsgrad differs in the optimizer: none (TF1), True (port)",
+            "leave out amsgrad in the port's optimizer",
         ),
         (
-            "variables: dtype differs (1): net/w: float32 in TF1, float16 in the port",
-            "give the port's layers TF1's dtype, or pass Migration(dtype_policy=...)",
-        ),
-        (
-            "arithmetic differs: divides by 2.0 (TF1), multiplies by 0.3 (port)",
-            "compute in the port what TF1 does here, which divides by 2.0",
-        ),
-        ("learning rate differs in step 0: 0.01 (TF1), 0.001 (port)", "use 0.01 in the port"),
-        (
-            "learning rate differs in step 2: 0.01 (TF1), 0.001 (port)",
-            "make the port's schedule compute TF1's rates",
-        ),
-        (
-            "clipping of gradients differs: global norm 5 (TF1), none (port)",
-            "pass global_clipnorm=5 to the port's optimizer",
-        ),
-        ("clipping of gradients differs: none (TF1), each element 5 (port)", "do not clip gradients in the port"),
-        (
-            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9)",
-            "pass use_ema=True, ema_momentum=0.9 to the port's optimizer",
-        ),
-        (
-            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
-            "n) / (10 + n)) for num_updates n)",
-            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) as ema_momentum, a "
-            "property of a subclass, where n is iterations + 1",
-        ),
-        (
-            "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9), of the "
-            "weights before the update",
-            "average the weights before the update in the port, too: Keras's use_ema averages them after it",
-        ),
-        (
+            of("optimizer", "initial rms", "1", "0"),
             "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
             "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
             "velocities begin with ones: Keras has no argument for them",
         ),
-        ("strides differs: [1, 1, 1, 1] (TF1), [1, 2, 2, 1] (port)", "use [1, 1, 1, 1] in the port"),
-        ("initializer differs: uniform from -1 to 1 (TF1), zeros (port)", "use uniform from -1 to 1 in the port"),
         (
-            "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
-            "use this order in the port: Sigmoid, then Mul",
-        ),
-        ("amsgrad differs in the optimizer: none (TF1), True (port)", "leave out amsgrad in the port's optimizer"),
-        (
-            "a keep_prob is used as a rate (or a rate as a keep_prob): dropout rate differs: 0.2 (TF1), 0.8 (port)",
-            "use the rate 0.2 in the port: keep_prob 0.8 is a rate of 0.2",
+            of("optimizer", "initial rms", "0", "1"),
+            "initial rms differs in the optimizer: 0 (TF1), 1 (port)",
+            "use 0 in the port",
         ),
         (
-            "shape of random numbers differs: (4, 1, 4) (TF1), (4, 6, 4) (port)",
-            "draw random numbers of shape (4, 1, 4) in the port, where TF1 does; noise_shape sets the shape for a "
-            "dropout",
-        ),
-        ("only TF1 multiplies by 1.702", "add this to the port"),
-        ("only the port pads", "remove this from the port"),
-        ("the port has no activation where TF1 has Relu6", "add the activation Relu6 to the port"),
-        ("TF1 has no activation where the port has Tanh", "remove the activation Tanh from the port"),
-        ("axis of Softmax differs: Transpose (TF1), not transposed (port)", "compute Softmax along TF1's axis"),
-        ("AddV2 takes different tensors: mul (TF1), lookup (port)", "pass the port's counterpart of mul here"),
-        ("TF1 sums a loss where the port takes the mean: it is 6 times as large", "sum the loss in the port"),
-        (
-            "the port's loss reads the outputs as probabilities, TF1's as logits",
-            "pass from_logits=True to the port's loss",
+            of_rates(0, {0: 0.01}, {0: 0.001}),
+            "learning rate differs in step 0: 0.01 (TF1), 0.001 (port)",
+            "use 0.01 in the port",
         ),
         (
-            "clipping of gradients differs: global norm 0.1 (TF1), none (port)",
-            "pass global_clipnorm=0.1 to the port's optimizer",
+            of_rates(2, CHANGING, {0: 0.1, 2: 0.05}),
+            "learning rate differs in step 2: 0.025 (TF1), 0.05 (port)",
+            "make the port's schedule compute TF1's rates",
         ),
         (
-            "clipping of gradients differs: each element 2 (TF1), none (port)",
-            "pass clipvalue=2 to the port's optimizer",
+            of_rates(2, CHANGING, CONSTANT),
+            "learning rate changes only in TF1 until step 2; in step 2: 0.025 (TF1), 0.1 (port)",
+            "pass a schedule that computes TF1's rates to the port's optimizer",
         ),
-        ("clipping of gradients differs: none (TF1), global norm 0.1 (port)", "do not clip gradients in the port"),
-        ("what is computed differs: Log (TF1), Exp, Sub (port)", ""),
         (
-            "loss: factor differs: 0.5 in place of 0.25 gives TF1's loss",
-            "use 0.5 in place of 0.25 in the port",
+            of_rates(2, CHANGING, CONSTANT, "exponential_decay"),
+            "learning rate changes only in TF1 (exponential_decay) until step 2; in step 2: 0.025 (TF1), 0.1 (port)",
+            "pass a schedule of keras.optimizers.schedules to the port's optimizer that computes what "
+            "exponential_decay does in TF1",
         ),
-        ("order of axes differs: TF1's array transposed to (0, 2, 1) is the port's array", ""),
-        ("only TF1 uses input 1 here", ""),
-        ("another result at Relu (Relu) at model.py:3; what causes it is not known", ""),
-        ("a factor differs: the port's values are 0.5882 times TF1's", ""),
+        (
+            of_rates(2, CONSTANT, CHANGING, "exponential_decay"),
+            "learning rate changes only in the port until step 2; in step 2: 0.1 (TF1), 0.025 (port)",
+            "pass TF1's rate, a number, to the port's optimizer",
+        ),
+        (
+            of_clipping(NOT_CLIPPED, Clipping(EACH_ELEMENT, "5"), ""),
+            "clipping of gradients differs: none (TF1), each element 5 (port)",
+            "do not clip gradients in the port",
+        ),
     ],
 )
-def test_a_title_that_says_the_cause_has_a_remedy(title, remedy):
-    assert remedy_of(title) == remedy
+def test_a_cause_says_what_to_change(cause, title, remedy):
+    assert cause.title == title
+    assert {remedy_in(framework, cause) for framework in FRAMEWORKS} == {remedy}
+
+
+PRE_HOOK = "clip them in a function that is passed to optimizer.register_step_pre_hook in the port: "
+BEFORE = "clip them before the update, with "
+
+
+@pytest.mark.parametrize(
+    ("what", "keras", "torch", "flax"),
+    [
+        (
+            GLOBAL_NORM,
+            "pass global_clipnorm=0.5 to the port's optimizer",
+            f"{PRE_HOOK}torch.nn.utils.clip_grad_norm_(parameters, 0.5)",
+            f"{BEFORE}optax.chain(optax.clip_by_global_norm(0.5), optimizer)",
+        ),
+        (
+            NORM_OF_EACH,
+            "pass clipnorm=0.5 to the port's optimizer",
+            f"{PRE_HOOK}for each in parameters: torch.nn.utils.clip_grad_norm_([each], 0.5)",
+            f"{BEFORE}optax.chain(optax.stateless(lambda gradients, _: jax.tree.map(lambda each: each / "
+            "jnp.maximum(jnp.linalg.norm(each.ravel()) / 0.5, 1), gradients)), optimizer)",
+        ),
+        (
+            EACH_ELEMENT,
+            "pass clipvalue=0.5 to the port's optimizer",
+            f"{PRE_HOOK}torch.nn.utils.clip_grad_value_(parameters, 0.5)",
+            f"{BEFORE}optax.chain(optax.clip(0.5), optimizer)",
+        ),
+    ],
+)
+def test_gradients_are_clipped_as_a_framework_does_it(what, keras, torch, flax):
+    cause = of_clipping(Clipping(what, "0.5"), NOT_CLIPPED, "")
+    assert cause.title == f"clipping of gradients differs: {what} 0.5 (TF1), none (port)"
+    assert [remedy_in(framework, cause) for framework in FRAMEWORKS] == [keras, torch, flax]
+
+
+def test_the_momentum_of_moving_averages_is_that_of_the_framework():
+    of_layer, of_optimizer = (of(owner, "momentum", "0.99", "0.9") for owner in ("bn", "optimizer"))
+    assert remedy_in("keras", of_layer) == remedy_in("torch", of_optimizer) == "use 0.99 in the port"
+    assert remedy_in("torch", of_layer) == "pass momentum=0.01: in PyTorch, it is the share of the new value"
+
+
+IN_BOTH = {OwnForm.CLIP_GLOBAL_NORM, OwnForm.CLIP_EACH_NORM, OwnForm.CLIP_ELEMENTS, OwnForm.EPSILON_OF_ADAM}
+IN_FLAX = {OwnForm.FLATTEN}
+
+
+@pytest.mark.parametrize("form", OwnForm)
+def test_each_form_is_one_of_a_framework(form):
+    texts = {name: framework.own_form(form, "1") for name, framework in FRAMEWORKS.items()}
+    expected = {"torch", "flax"} if form in IN_BOTH else {"flax"} if form in IN_FLAX else {"torch"}
+    assert {name for name, text in texts.items() if text} == expected
+    assert not any("{" in text for text in texts.values())
+
+
+@pytest.mark.parametrize(("kind", "confirmed"), [("computation", "the rest agrees"), ("training", "")])
+def test_the_remedy_of_a_computation_is_that_of_a_confirmed_cause(kind, confirmed):
+    cause = Cause("a cause", confirmed, remedy="change it")
+    assert finding_of_cause(None, kind, cause).remedy == "change it"
+    assert finding_of_cause(None, "computation", cause._replace(confirmed="")).remedy == ""

@@ -11,7 +11,6 @@ import tf_keras
 
 from detrand import Migration, TrainStep, validate
 from detrand.validation.checks import optimizers
-from detrand.validation.diagnosis.remedies import remedy_of
 from detrand.validation.golden import record_golden
 from detrand.validation.training import probe
 from detrand.validation.training.steps import CLIPPING, FACTOR
@@ -546,7 +545,7 @@ def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, ne
     (finding,) = checked(*optimizers).findings
     assert finding.title.startswith("TF1 multiplies its momentum by the learning rate of each step")
     assert finding.confirmed and finding.tf1.op == place
-    assert "return tf.compat.v1.train.MomentumOptimizer" in remedy_of(finding.title)
+    assert "return tf.compat.v1.train.MomentumOptimizer" in finding.remedy
 
 
 def test_updates_that_differ_after_the_rate_changes_are_found_without_a_cause():
@@ -608,25 +607,28 @@ CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
 
 @pytest.mark.slow_except("weights of the port", "factor")
 @pytest.mark.parametrize(
-    ("train_op", "of_layer", "title"),
+    ("train_op", "of_layer", "title", "remedy"),
     [
-        (clipping_weights, {}, f"only TF1 {CLIPS}"),
+        (clipping_weights, {}, f"only TF1 {CLIPS}", "clip the weights in the port with a constraint of its layers"),
         (
             training_op(),
             {"kernel_constraint": Clipped()},
             f"only the port {CLIPS}",
+            "remove this from the port",
         ),
         (
             training_op(lambda gradients: [10.0 * each for each in gradients]),
             {},
             "factor of the gradients differs: 10 (TF1), 1 (port)",
+            "use 10 in the port",
         ),
     ],
     ids=["weights", "weights of the port", "factor"],
 )
-def test_what_one_program_does_around_the_update_is_named(train_op, of_layer, title):
+def test_what_one_program_does_around_the_update_is_named(train_op, of_layer, title, remedy):
     (finding,) = trained(train_op, decayed_adam(), **of_layer).findings
     assert finding.title == title and finding.confirmed
+    assert finding.remedy.startswith(remedy)
 
 
 def exponential():
@@ -677,7 +679,7 @@ def test_a_learning_rate_that_changes_in_one_program_is_named(tf1_optimizer, por
     (finding,) = checked(tf1_optimizer, port_optimizer).findings
     assert finding.title == title and finding.confirmed
     assert source in finding.tf1.source
-    assert "schedule" in remedy_of(title) or "a number" in remedy_of(title)
+    assert "schedule" in finding.remedy or "a number" in finding.remedy
 
 
 def test_many_variables_are_probed_by_the_first_and_the_last_of_each_kind():

@@ -182,6 +182,7 @@ def test_rows_that_only_tf1_leaves_as_they_are_are_named(port, port_optimizer, i
     found = averaged_rows(port, tf1_momentum, port_optimizer, ids)
     (finding,) = found.findings
     assert (finding.title, finding.confirmed) == (ROWS_STAY, "the updates of all other rows agree")
+    assert finding.remedy.startswith("return the optimizer of tf.compat.v1.train in the port, and look rows up")
 
 
 class PositionsInKeras(OneHot):

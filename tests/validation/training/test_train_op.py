@@ -213,50 +213,63 @@ def test_tf1_is_trained_as_in_a_session(train_op):
     "faulty-averaging_before-sound10-*",
 )
 @pytest.mark.parametrize(
-    ("train_op", "sound", "faulty", "cause"),
+    ("train_op", "sound", "faulty", "cause", "remedy"),
     [
         (
             forgetting_updates,
             {"port": shim(updates=False)},
             {"port": shim()},
             "TF1 does not update its moving averages: bn/mean never changes",
+            "",
         ),
         (
             updating,
             {"port": shim()},
             {"port": shim(updates=False)},
             "the port never updates bn/mean, bn/variance, which each step of TF1 updates",
+            "update this in the port; a Keras layer does so when called with training=True",
         ),
         (
             clipping,
             {"port_optimizer": sgd(global_clipnorm=0.1)},
             {"port_optimizer": sgd()},
             "clipping of gradients differs: global norm 0.1 (TF1), none (port)",
+            "pass global_clipnorm=0.1 to the port's optimizer",
         ),
         (
             training_the_last_layer,
             {"var_list": ["logits/*"]},
             {},
             "only the port trains hidden/kernel, hidden/bias",
+            "freeze hidden/kernel, hidden/bias in the port, or pass TrainStep(var_list=...)",
         ),
-        (updating, {}, {"var_list": ["logits/*"]}, "only TF1 trains hidden/kernel, hidden/bias"),
+        (
+            updating,
+            {},
+            {"var_list": ["logits/*"]},
+            "only TF1 trains hidden/kernel, hidden/bias",
+            "train hidden/kernel, hidden/bias in the port, as TF1's training op does",
+        ),
         (
             averaging(),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.99)},
             "decay of the moving averages of weights differs: 0.9 (TF1), 0.99 (port)",
+            "use 0.9 in the port",
         ),
         (
             averaging(0.9999),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9999)},
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9998)},
             "decay of the moving averages of weights differs: 0.9999 (TF1), 0.9998 (port)",
+            "use 0.9999 in the port",
         ),
         (
             averaging(),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": sgd()},
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9)",
+            "pass use_ema=True, ema_momentum=0.9 to the port's optimizer",
         ),
         (
             averaging(counting=True),
@@ -264,6 +277,8 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             "decay of the moving averages of weights in step 1 differs: 0.25 = min(decay, (1 + n) / (10 + n)) for "
             "num_updates n (TF1), 0.9 (port)",
+            "make ema_momentum of the port's optimizer min(decay, (1 + n) / (10 + n)), a property of a subclass, where "
+            "n is iterations + 1",
         ),
         (
             averaging(counting=True),
@@ -271,18 +286,23 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd()},
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
             "n) / (10 + n)) for num_updates n)",
+            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) as ema_momentum, a "
+            "property of a subclass, where n is iterations + 1",
         ),
         (
             averaging_before,
             {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             "TF1 averages the weights before the update, the port after it",
+            "let TF1 average after the update (tf.control_dependencies), or average before it in the port: Keras's "
+            "use_ema averages after it",
         ),
         (
             averaging(),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
             "TF1 averages the weights after the update, the port before it",
+            "",
         ),
         (
             averaging_before,
@@ -290,41 +310,53 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd()},
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay 0.9), of the "
             "weights before the update",
+            "average the weights before the update in the port, too: Keras's use_ema averages them after it",
         ),
         (
             averaging(zero_debias=True),
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": lambda: Debiased(0.1, use_ema=True, ema_momentum=0.9)},
             "moving averages of weights are computed differently: in the port, not as decay * average",
+            "",
         ),
         (
             with_two_optimizers,
             {"port_optimizer": lambda: SlowLastLayer(0.1)},
             {"port_optimizer": sgd()},
             "the port's updates of logits/kernel, logits/bias are 10 times TF1's",
+            "",
         ),
         (
             accumulating,
             {"port_optimizer": sgd(gradient_accumulation_steps=2)},
             {"port_optimizer": sgd()},
             "only TF1 changes no weight in step 2: it accumulates gradients over several steps",
+            "pass gradient_accumulation_steps to the port's optimizer",
         ),
         (
             clipping_by_slim,
             {"port_optimizer": sgd(clipnorm=0.5)},
             {"port_optimizer": sgd(global_clipnorm=0.5)},
             "clipping of gradients differs: norm of each 0.5 (TF1), global norm 0.5 (port)",
+            "pass clipnorm=0.5 to the port's optimizer",
         ),
-        (as_slim, {}, {"port_optimizer": sgd(0.11)}, "learning rate differs in step 0: 0.1 (TF1), 0.11 (port)"),
+        (
+            as_slim,
+            {},
+            {"port_optimizer": sgd(0.11)},
+            "learning rate differs in step 0: 0.1 (TF1), 0.11 (port)",
+            "use 0.1 in the port",
+        ),
     ],
 )
 @pytest.mark.parametrize("is_faulty", [False, True], ids=["sound", "faulty"])
-def test_what_the_port_lacks_is_found(train_op, sound, faulty, cause, is_faulty):
+def test_what_the_port_lacks_is_found(train_op, sound, faulty, cause, remedy, is_faulty):
     migration = trained_by(train_op, **(faulty if is_faulty else sound))
     report = validate(migration, checks=["random-training", "training-steps"])
     assert report.ok is not is_faulty, str(report)
     if is_faulty:
-        assert any(finding.title.startswith(cause) for finding in report.findings), str(report)
+        remedies = {finding.remedy for finding in report.findings if finding.title.startswith(cause)}
+        assert remedies == {remedy}, str(report)
 
 
 @pytest.mark.parametrize(
