@@ -108,8 +108,9 @@ def test_axes_that_no_substitute_shows_are_named():
 
 def test_arithmetic_by_different_ops_is_named():
     ops = op("a", "Mul", "x", "c", input_1=0.5), op("b", "AddV2", "x", "c", input_1=3.0)
-    found = titles(causes(divergence(*ops, attributes={})))
-    assert "arithmetic differs: multiplies by 0.5 (TF1), adds 3.0 (port)" in found
+    found = {each.title: each.remedy for each in causes(divergence(*ops, attributes={}))}
+    remedy = found["arithmetic differs: multiplies by 0.5 (TF1), adds 3.0 (port)"]
+    assert remedy == "compute in the port what TF1 does here, which multiplies by 0.5"
 
 
 def test_a_regularization_loss_of_0_has_no_factor():
