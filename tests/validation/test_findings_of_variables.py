@@ -226,6 +226,18 @@ def test_an_activation_that_changes_no_number_is_not_called_missing(activation, 
 SIZES = [(4, "first"), (3, "logits")]
 
 
+def test_a_bias_of_zeros_does_not_stand_for_a_residual():
+    def tf1(inputs, training):
+        return affine(affine(inputs, 4, "first", bias=True) + inputs, 3, "logits", bias=True)
+
+    def make_port():
+        return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(units, name=name) for units, name in SIZES)])
+
+    migration = Migration(tf1=tf1, port=make_port, inputs=ROWS)
+    (finding,) = validate(migration, checks=["random-inference"]).findings
+    assert finding.title == "only TF1 adds another tensor"
+
+
 def test_an_activation_that_changes_no_number_is_not_called_a_difference():
     def tf1(inputs, training):
         return affine(tf.abs(affine(inputs, 4, "first", bias=True)) + inputs, 3, "logits", bias=True)

@@ -56,7 +56,7 @@ from detrand.validation.training.loss import LossInput
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
-_MOST_AXES = 5
+_MOST_AXES, _MOST_OPS = 5, 6
 _PADDING = "attribute padding"
 _ATTRIBUTES = {
     "attribute epsilon": "batch-norm epsilon",
@@ -525,6 +525,12 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     if is_order and sorted(computed[0]) == sorted(computed[1]):
         yield _of_order(*computed)
         return
+    if divergence.is_order and computed[0] and computed[0] == computed[1]:  # what is in between agrees by chance
+        ops = and_more(computed[0], _MOST_OPS)
+        yield Cause(
+            f"order of ops differs: the port has {ops} in another place", remedy=f"compute {ops} where TF1 does"
+        )
+        return
     chains = tuple(chain(region) for region in divergence.regions)
     written = [as_written(each) for each in chains]
     if divergence.confirmed and written[0] != written[1] and sorted(written[0]) == sorted(written[1]):
@@ -635,7 +641,7 @@ def _move(op: TracedOp) -> str:
 def _in_words(divergence: Divergence) -> list[str]:
     """Return what each program computes that the other one does not, with the constants."""
     moves = ([_move(op) for op in region if kind(op) not in PLUMBING] for region in divergence.regions)
-    return [and_more(each, 6) for each in _without_common_ends(*moves)]
+    return [and_more(each, _MOST_OPS) for each in _without_common_ends(*moves)]
 
 
 def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ counterpart is computed, while everything that it is computed from has one.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -457,10 +457,11 @@ class TraceComparison:
         self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], ends: tuple[str | None, str | None]
     ) -> tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]]:
         """Return two regions, each with the ops before it that change no number and of which the other has the kind."""
-        only = only_in(*regions)
+        idle = self.tf1.idle_before(regions[0], ends[0]), self.port.idle_before(regions[1], ends[1])
+        only, counts = only_in(*regions), [Counter(map(kind, ops)) for ops in idle]
         of_tf1, of_port = (
-            [op for op in program.idle_before(region, end) if missing[kind(op)]]
-            for program, region, end, missing in zip((self.tf1, self.port), regions, ends, only[::-1], strict=True)
+            [op for op in ops if missing[kind(op)] and own[kind(op)] > others[kind(op)]]
+            for ops, missing, own, others in zip(idle, only[::-1], counts, counts[::-1], strict=True)
         )
         return (*of_tf1, *regions[0]), (*of_port, *regions[1])
 

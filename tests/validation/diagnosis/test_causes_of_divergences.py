@@ -177,6 +177,13 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             None,
         ),
         (
+            (SIGMOID, MUL),
+            {"regions": ((SIGMOID,), (op("c", "Sigmoid", "y"),)), "is_order": True},
+            "order of ops differs: the port has Sigmoid in another place",
+            "compute Sigmoid where TF1 does",
+            None,
+        ),
+        (
             (op("a", "AddV2", "mul", "x"), op("b", "AddV2", "lookup", "x")),
             TAKEN,
             "AddV2 takes different tensors: mul (TF1), lookup (port)",
