@@ -10,7 +10,8 @@ import pytest
 from rich.text import Text
 
 import detrand
-from tests import start_page
+from tests import backends, start_page
+from tests.support.classifier_migrations import NAMES
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = [REPOSITORY / "README.rst", *sorted((REPOSITORY / "docs").glob("*.rst"))]
@@ -34,6 +35,14 @@ def test_every_python_block_is_a_doctest(page):
     for body in blocks(page, "python"):
         for paragraph in re.split(r"\n\s*\n", body.strip("\n")):
             assert paragraph.startswith("    >>> "), f"pytest does not run this:\n{paragraph}"
+
+
+def test_the_table_of_frameworks_has_all_checks_of_training_and_no_failure():
+    text = (REPOSITORY / "docs" / "backends_table.txt").read_text()
+    header, *rows = [re.findall("- (.*)", row) for row in text.split("    * ")[1:]]
+    assert header == ["check", *backends.BACKEND_OF]
+    assert [row[0].strip("`") for row in rows] == [*NAMES, "training-steps"]
+    assert not re.search("failed|^ *-$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", detrand.__all__)
