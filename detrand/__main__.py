@@ -319,9 +319,14 @@ def _explain(options: argparse.Namespace) -> int:
 
     text = explanation(options.symptom) if options.symptom else list_of_symptoms()
     width = shutil.get_terminal_size((120, 0)).columns
-    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    _print("\n".join(map(wrap.fill, text.split("\n"))))
+    _print("\n".join(_wrapped(line, width) for line in text.split("\n")))
     return PASSED
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line as lines of at most a width, unless a word is longer, all with its indentation."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _print(text: str) -> None:

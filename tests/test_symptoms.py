@@ -352,8 +352,10 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("symptom", SECTIONS)
-def test_explain_prints_the_section_without_markup(symptom, capsys):
+def test_explain_prints_the_section_without_markup(symptom, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
     assert main(["explain", symptom.upper()]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(SECTIONS[symptom].partition("\n")[0])
