@@ -371,7 +371,9 @@ class _Search:
         pairs = (pair for each in alike for pair in self._same_outputs(state, *each))
         for trial in itertools.islice(self._trials_of(state, pairs), _MOST_ALIKE):
             rest = self._run(done, trial)
-            if rest is not None and self._heals(state, rest, trial):
+            # Ops of one type may take different tensors; those of two types that heal nothing are half a difference.
+            is_one_op = tf1_op.type == port_op.type and rest is not None and rest.diverged < state.diverged
+            if rest is not None and (is_one_op or self._heals(state, rest, trial)):
                 return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
         return None
 
