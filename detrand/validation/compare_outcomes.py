@@ -298,9 +298,9 @@ def findings_of_variables(runner: Runner) -> Iterator[Finding]:
     lines_of_tf1, lines_of_port = runner.lines_of_variables
     for each in comparison.groups("TF1", "the port"):
         fault, of_fault = _FAULTS_OF_VARIABLES[each.what]
-        name, count, remedy = each.tf1_name, len(each.lines), ". ".join(each.advice) or of_fault
+        name, count, remedy = " + ".join(each.tf1_names), len(each.lines), ". ".join(each.advice) or of_fault
         title = f"variables: {each.title} ({count}): {and_more(each.lines, 4, '; ')}"
-        first = name.split(" + ")[0]  # of several that are one variable of the port
+        first = each.tf1_names[0]
         line_of_port = lines_of_port.get(first) or lines_of_port.get(each.port_name, "")
         of_tf1, of_port = Place(name, lines_of_tf1.get(first, "")), Place(each.port_name, line_of_port)
         if fault is Fault.VARIABLE_OF_PORT and (shared := _shared_in_tf1(runner)):
@@ -412,7 +412,7 @@ def _one_for_each_fault(
     comparison, of_variables = runner.compared_variables(), {each.fault: each for each in findings_of_variables(runner)}
     only = comparison.only_in_tf1.keys(), comparison.only_in_port.keys()
     other_shapes = comparison.differing_in("shape")
-    of_other_shapes = {name for pair in other_shapes for name in (*pair.tf1_name.split(" + "), pair.port_name)}
+    of_other_shapes = {name for pair in other_shapes for name in (*pair.tf1_names, pair.port_name)}
     frozen, normalizations = _frozen_normalizations(comparison), set[str]()
     found: list[tuple[Finding, set[str]]] = []
     explained = set[str]()  # layers and lines

@@ -101,11 +101,11 @@ def _pair(tf1: Mapping[str, VariableSpec], form: Form, port_name: str, port: Var
     """Return a pair of what a form makes of TF1 variables, and the port's variable."""
     if form.sources is None:
         ((name, spec),) = tf1.items()
-        return Pair(name, port_name, spec, port)
+        return Pair((name,), port_name, spec, port)
     names = form.tf1_names[port_name] or list(tf1)
     trainable = tf1[names[0]].trainable if form.tf1_names[port_name] else None
     spec = VariableSpec(form.port[port_name], tf1[names[0]].dtype, trainable)
-    return Pair(" + ".join(names), port_name, spec, port, rearranged=True)
+    return Pair(tuple(names), port_name, spec, port, rearranged=True)
 
 
 def forms_of(
@@ -146,13 +146,18 @@ def rearranged_in(name_map: NameMap | None, names: Iterable[str]) -> dict[tuple[
 
 @dataclass(frozen=True)
 class Pair:
-    """A TF1 variable and the port's variable that belongs to it."""
+    """A TF1 variable, or several, and the port's variable that belongs to it."""
 
-    tf1_name: str
+    tf1_names: tuple[str, ...]
     port_name: str
     tf1: VariableSpec
     port: VariableSpec
     rearranged: bool = False  # then the spec of TF1 is what the rearrangement makes of the TF1 variables
+
+    @property
+    def tf1_name(self) -> str:
+        """The TF1 variables, as messages have them."""
+        return " + ".join(self.tf1_names)
 
     @property
     def names(self) -> str:
@@ -168,7 +173,7 @@ class DifferingVariables(NamedTuple):
       title: this in words.
       lines: the variables with what differs, a line each.
       advice: what to do.
-      tf1_name: the first variable's name in TF1, or in the port if only the port has it.
+      tf1_names: the first variable's names in TF1, or its name in the port if only the port has it.
       port_name: its name in the port.
     """
 
@@ -176,7 +181,7 @@ class DifferingVariables(NamedTuple):
     title: str
     lines: list[str]
     advice: list[str]
-    tf1_name: str
+    tf1_names: tuple[str, ...]
     port_name: str
 
 
@@ -254,11 +259,13 @@ class VariablesComparison:
             name = next(iter(self.only_in_tf1))
             advice = [] if of_port else self._advice(port)
             found.append(
-                DifferingVariables("only in TF1", f"only in {tf1}", of_tf1, advice, name, self.port_names[name])
+                DifferingVariables("only in TF1", f"only in {tf1}", of_tf1, advice, (name,), self.port_names[name])
             )
         if of_port:
             name = next(iter(self.only_in_port))
-            found.append(DifferingVariables("only in port", f"only in {port}", of_port, self._advice(port), name, name))
+            found.append(
+                DifferingVariables("only in port", f"only in {port}", of_port, self._advice(port), (name,), name)
+            )
         for field, pairs in self._differing().items():
             lines = [
                 f"{pair.names}: {getattr(pair.tf1, field)} in {tf1}, {getattr(pair.port, field)} in {port}"
@@ -267,7 +274,7 @@ class VariablesComparison:
             for pair in pairs[:1]:
                 advice = list(filter(None, [_remedy(pair)])) if field == "shape" else []
                 found.append(
-                    DifferingVariables(field, f"{field} differs", lines, advice, pair.tf1_name, pair.port_name)
+                    DifferingVariables(field, f"{field} differs", lines, advice, pair.tf1_names, pair.port_name)
                 )
         return found
 
