@@ -97,7 +97,7 @@ def install(patches: Patches) -> None:
 _new_keys = itertools.count(1)
 _keys: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 _free_keys: list[int] = []
-_compiled: weakref.WeakSet[Stream] = weakref.WeakSet()  # those from which programs draw, or in the scopes of which
+_compiled: weakref.WeakSet[Stream] = weakref.WeakSet()  # those from which, or in whose scopes, a program draws
 _scopes: Counter[int] = Counter()  # how many are open, by key
 _lock = threading.RLock()  # a finalizer may leave a scope
 
@@ -130,7 +130,7 @@ def _leave(stream: Stream, key: int) -> None:
     _scopes[key] -= 1
     if not _scopes[key]:
         del _scopes[key]
-        if stream in _keys and stream not in _compiled:  # no longer, if its scope is collected with it
+        if stream in _keys and stream not in _compiled:  # it is gone if its scope was collected with it
             _free_keys.append(_keys.pop(stream))
 
 

@@ -456,7 +456,10 @@ class TraceComparison:
     def _with_idle_counterparts(
         self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], ends: tuple[str | None, str | None]
     ) -> tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]]:
-        """Return two regions, each with the ops before it that change no number and of which the other has the kind."""
+        """Return two regions, each with those ops right before it that change no number and that it seems to lack.
+
+        The other region has more ops of their kind, and as many do not stand before it.
+        """
         idle = self.tf1.idle_before(regions[0], ends[0]), self.port.idle_before(regions[1], ends[1])
         only, counts = only_in(*regions), [Counter(map(kind, ops)) for ops in idle]
         of_tf1, of_port = (
