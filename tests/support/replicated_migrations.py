@@ -33,6 +33,16 @@ LABELS = np.array([0, 2, 1, 1, 0, 2])
 KITS = {"keras": keras, "tf_keras": tf_keras}
 
 
+def called_once(layer, inputs):
+    layer(inputs)
+    return layer
+
+
+# Newer releases of Keras divide the loss of an activity regularizer by the size of the batch.
+REGULARIZED = keras.layers.Activation("linear", activity_regularizer=keras.regularizers.L2(1))
+DIVIDES_ACTIVITY_LOSSES = float(called_once(REGULARIZED, np.ones((2, 1))).losses[0]) == 1
+
+
 def strategy():
     return tf.distribute.MirroredStrategy([f"CPU:{device}" for device in range(replica_programs.REPLICAS)])
 
@@ -50,7 +60,8 @@ def dense(x, units, name, each_call_regularizes=False):
 def tf1_dense(inputs, training, rate=0.5, activity=0.0, each_call_regularizes=True):
     hidden = tf.nn.tanh(dense(inputs, 4, "hidden"))
     if activity:
-        v1.losses.add_loss(activity * tf.reduce_sum(hidden**2) / inputs.shape[0], OF_REGULARIZATION)
+        count = inputs.shape[0] if DIVIDES_ACTIVITY_LOSSES else 1
+        v1.losses.add_loss(activity * tf.reduce_sum(hidden**2) / count, OF_REGULARIZATION)
     if training and rate:
         hidden = tf.nn.dropout(hidden, rate=rate)
     return {"hidden": hidden, "logits": dense(hidden, 3, "logits", each_call_regularizes)}
@@ -95,11 +106,6 @@ class Embedding(keras.layers.Layer):
     @track_tf1_style_variables
     def call(self, inputs, training=False):
         return tf1_embedding(inputs, training)
-
-
-def called_once(layer, inputs):
-    layer(inputs)
-    return layer
 
 
 def tf1_loss(labels, outputs):

@@ -137,6 +137,7 @@ def test_losses_of_training_that_towers_compute_are_no_regularization(found):
     assert named(found("with_a_loss_of_its_training"), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 def test_inputs_may_be_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
 
