@@ -6,6 +6,7 @@ bottom, and imports run down the list:
 
 - `__main__`, `testing`, `pytest_plugin`: the command, assertions for tests, and fixtures.
 - `report`: the renderers of a report.
+- `drafts`: migration files to begin with, which `detrand init` writes.
 - `validation`: `validate` and everything that it does.
 - `checkpoints`: name-based TF1 checkpoints, loaded into a port and saved from it.
 - `steps`: training steps, recorded and compared.

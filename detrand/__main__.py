@@ -146,8 +146,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "init",
         parents=[of_all],
         help="write a migration file to begin with",
-        description="Write a migration file whose port is the TF1 code in a Keras layer, so that its checks pass. "
-        "Without --from, it has an example in place of a model.",
+        description="Write a migration file. Without --port, its port is the TF1 code in a Keras layer, so that its "
+        "checks pass. Without --from, it has an example in place of a model.",
     )
     init.set_defaults(run=_init)
     init.add_argument("file", metavar="FILE", nargs="?", type=Path, default=Path("migration.py"), help="migration.py")
@@ -158,6 +158,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
         dest="source",
         help="a function or class that makes your TF1 model, with inputs as parameters or as placeholders; or the path "
         "of its graph: a frozen .pb, a SavedModel or a .meta file",
+    )
+    init.add_argument(
+        "--port",
+        metavar="MODULE:NAME",
+        default="",
+        help="a function or class that makes your port, if you have one; where its variables have other names, the "
+        "file has a name_map",
     )
     explain = commands.add_parser(
         "explain",
@@ -305,8 +312,9 @@ def _init(options: argparse.Namespace) -> int:
     _check_writable("the migration", file)
     console = CommandConsole()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
-        from detrand.validation.migration_files import draft
-    text, to_do = draft(file, options.source)
+        from detrand.drafts import draft
+    with showing_progress(console, "running the programs"):
+        text, to_do = draft(file, options.source, options.port)
     with written_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     now = f"{to_do}, and run" if to_do else "now run"

@@ -17,6 +17,7 @@ PACKAGE = Path(detrand.__file__).parent
 FLOORS = [
     ["__main__", "testing", "pytest_plugin"],
     ["report"],
+    ["drafts"],
     ["validation.validate"],
     ["validation.checks"],
     ["validation.compare_outcomes"],

@@ -6,7 +6,7 @@ What a user passes in:
 - `batches`: inputs and labels as arrays.
 - `tolerances`: the tolerances that a user gives, by path; those that are measured are in `noise.floor`.
 - `precision`: ports under a dtype policy, and the tolerance that follows from it.
-- `migration_files`: the Python files with migrations that the command line runs, and drafts of them.
+- `migration_files`: the Python files with migrations that the command line runs.
 
 From a migration to a report, from top to bottom:
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from detrand.checkpoints.graph_files import GraphFile
+from detrand.checkpoints.loading import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.values import compare, compare_by_path
 from detrand.errors import ArgumentError, MigrationError
@@ -67,6 +68,14 @@ class FoundNames(NamedTuple):
     cells: CellMap
     is_traced: bool = True
     gave_up: int = 0
+
+    @property
+    def proposal(self) -> NameMapProposal:
+        """The pairs whose names differ, to write down."""
+        of_cells = {name for key in self.cells for name in key}
+        names = {name: other for name, other in self.pairs.names.items() if name != other and name not in of_cells}
+        in_order = () if self.outputs_agree else self.pairs.in_order
+        return NameMapProposal({**self.cells, **names}, self.pairs.doubts, in_order)
 
     @property
     def proof(self) -> str:

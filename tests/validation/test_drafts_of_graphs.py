@@ -55,13 +55,11 @@ def test_a_draft_for_a_graph_with_labels_says_to_leave_them_out(tmp_path):
     assert "    inputs=['images', 'labels'],  # leave out labels\n" in (tmp_path / "net.py").read_text()
 
 
-def test_a_draft_passes_once_the_port_is_written(folder, capsys):
-    assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb"]) == PASSED
-    file = folder / "graphs" / "net.py"
-    text = file.read_text().replace("port=Port", "port=make_port")
-    file.write_text(
-        text.replace("\n\nmigration =", "\n\nfrom tests.support.graph_files import make_port\n\nmigration =")
-    )
+def test_a_draft_with_a_port_passes_as_it_is(folder, capsys):
+    port = "tests.support.graph_files:make_port"
+    assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb", "--port", port]) == PASSED
+    assert "graphs/net.py: written; now run" in capsys.readouterr().out
+    assert "import keras" not in (text := (folder / "graphs" / "net.py").read_text()) and "name_map" not in text
     assert main(["validate", "graphs/net.py"]) == PASSED
     assert "frozen passed: all 6 checks passed" in capsys.readouterr().out
 

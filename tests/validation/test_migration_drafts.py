@@ -69,18 +69,59 @@ def of_tf1():
     return tensorflow.placeholder(tensorflow.float32, [3])
 
 
+class Tagger:
+    def __init__(self):
+        self.x = tf.placeholder(tf.float32, [None, 4], name="x")
+        cell = tf.nn.rnn_cell.BasicLSTMCell(5)
+        outputs, _ = tf.nn.dynamic_rnn(cell, tf.reshape(tf.layers.dense(self.x, 12), [-1, 3, 4]), dtype=tf.float32)
+        self.logits = tf.layers.dense(outputs, 3)
+
+
+def of_layers(x, training):
+    hidden = tf.layers.dense(tf.layers.dense(x, 8), 8, name="wide", use_bias=False)
+    return tf.layers.dense(hidden, 3)
+
+
 text = "no model"
+"""
+PORTS = """
+import keras
+
+
+def tagger():
+    x = keras.Input((4,))
+    hidden = keras.layers.Reshape((3, 4))(keras.layers.Dense(12, name="first")(x))
+    hidden = keras.layers.LSTM(5, return_sequences=True)(hidden)
+    return keras.Model(x, {"logits": keras.layers.Dense(3, name="last")(hidden)})
+
+
+def with_names_of_tf1():
+    x = image = keras.Input((None, None, 3))
+    x = keras.layers.Dropout(0.5)(keras.layers.Conv2D(2, 3)(x))
+    return keras.Model(image, {"hidden": x, "mean": keras.ops.mean(x)})
+
+
+def that_raises():
+    raise ValueError("not yet")
+
+
+def of_layers():
+    return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(8, use_bias=False), keras.layers.Dense(3)])
+
+
+number = 3
 """
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "models_of_2017.py").write_text(MODELS)
+    (tmp_path / "ports_of_today.py").write_text(PORTS)
     monkeypatch.chdir(tmp_path)
     with contextlib.ExitStack() as stack:
         monkeypatch.setattr(detrand, "enable_v1_layers", lambda: stack.enter_context(enable_v1_layers()))
         yield tmp_path
-    for name in ("models_of_2017", "net"):
+    for name in ("models_of_2017", "ports_of_today", "net"):
         sys.modules.pop(name, None)
 
 
@@ -125,6 +166,55 @@ def test_parameters_are_inputs_whose_shapes_are_left_open(folder, capsys):
     assert f"return of_parameters(images=images, scale=scale, is_training=training, {keep_prob})\n" in text
     (folder / "net.py").write_text(text.replace("(2, 8)", "(2, 4)"))
     assert main(["validate", "net.py"]) == PASSED
+
+
+def init_with_port(model, port):
+    return main(["init", "net.py", "--from", f"models_of_2017:{model}", "--port", f"ports_of_today:{port}"])
+
+
+def test_a_draft_with_a_port_has_a_name_map(folder, capsys):
+    assert init_with_port("Tagger", "tagger") == PASSED
+    assert capsys.readouterr().out == f"net.py: written; now run {VALIDATE}\n"
+    text = (folder / "net.py").read_text()
+    assert "from ports_of_today import tagger" in text and "    port=tagger,\n" in text
+    assert "class Port" not in text and "import keras" not in text
+    assert (
+        "    name_map={\n"
+        "        **detrand.lstm_cell_to_keras('rnn/basic_lstm_cell', 'lstm/lstm_cell'),\n"
+        "        'dense/kernel': 'first/kernel',\n"
+        "        'dense/bias': 'first/bias',\n"
+        "        'dense_1/kernel': 'last/kernel',\n"
+        "        'dense_1/bias': 'last/bias',\n"
+        "    },\n"
+    ) in text
+    assert main(["validate", "net.py", "--check", "variables-match"]) == PASSED
+
+
+def test_a_draft_whose_port_has_the_names_of_tf1_needs_no_name_map(folder):
+    assert init_with_port("of_placeholders", "with_names_of_tf1") == PASSED
+    assert "name_map" not in (folder / "net.py").read_text()
+
+
+@pytest.mark.parametrize(("model", "port"), [("of_layers", "of_layers"), ("TextCNN", "that_raises")])
+def test_a_draft_that_cannot_be_run_yet_says_how_to_write_a_name_map(folder, model, port):
+    assert init_with_port(model, port) == PASSED
+    assert "    # name_map={" in (folder / "net.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("port", "message"),
+    [
+        ("absent_module:port", "port cannot be imported from absent_module: ModuleNotFoundError"),
+        ("ports_of_today:number", "ports_of_today:number is of type int; name a function or a class"),
+        ("ports_of_today", "--port ports_of_today names no function; write MODULE:FUNCTION"),
+    ],
+)
+def test_a_port_that_cannot_be_used_is_named(folder, port, message, capsys):
+    assert main(["init", "net.py", "--from", "models_of_2017:TextCNN", "--port", port]) == COULD_NOT_RUN
+    assert message in capsys.readouterr().err
+    assert main(["init", "net.py", "--port", "ports_of_today:tagger"]) == COULD_NOT_RUN
+    assert "--port needs the TF1 model that it is a port of: give --from, too" in capsys.readouterr().err
+    assert not (folder / "net.py").exists()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detrand.arguments import and_more, plural, titled_list
-from detrand.checkpoints.loading import NameMapProposal
 from detrand.errors import VariableCreationError
 from detrand.validation.checks.computation import compare_in
 from detrand.validation.compare_outcomes import findings_of_variables
@@ -130,15 +129,8 @@ def _names_differ(found: FoundNames, proof: str, equal: str, reshaped: Sequence[
 
     The proof that the pairs are right is empty if there is none.
     """
-    pairs = found.pairs
-    of_cells = {name for key in found.cells for name in key}
-    names = {name: other for name, other in pairs.names.items() if name != other and name not in of_cells}
-    proposal = NameMapProposal(
-        {**found.cells, **names},
-        pairs.doubts,
-        () if found.outputs_agree else pairs.in_order,
-    )
-    number = len(names) + sum(map(len, found.cells))
+    proposal = found.proposal
+    number = sum(1 if isinstance(name, str) else len(name) for name in proposal.name_map)
     count = f"names{' or forms' if found.cells else ''} of {plural(number, 'variable')}"
     if not proof:
         summary = f"{count} differ, and the outputs do not show which variable is which"
