@@ -60,6 +60,7 @@ class FoundNames(NamedTuple):
       outputs_agree: whether both programs compute the same outputs with distinct weights in these pairs.
       cells: the recurrent cells of TF1 that the port has in Keras's form.
       is_traced: whether the pairs follow from how the programs use the variables, not only from names and shapes.
+      by_words: whether names decide between variables that are used alike.
       gave_up: the number of the port's runs after which the search was given up; 0 if nothing was left to try.
     """
 
@@ -67,6 +68,7 @@ class FoundNames(NamedTuple):
     outputs_agree: bool
     cells: CellMap
     is_traced: bool = True
+    by_words: bool = False
     gave_up: int = 0
 
     @property
@@ -84,7 +86,10 @@ class FoundNames(NamedTuple):
             return "the outputs with distinct weights agree"
         if self.pairs.in_order or self.pairs.doubts or self.cells:
             return ""
-        return f"only one pairing fits {'how both programs use them' if self.is_traced else 'their names and shapes'}"
+        uses = "use and call" if self.by_words else "use"
+        return (
+            f"only one pairing fits {f'how both programs {uses} them' if self.is_traced else 'their names and shapes'}"
+        )
 
 
 class Runner:
@@ -233,6 +238,7 @@ class Runner:
         for pairs in (by_flow, in_order):
             if agrees(pairs):
                 return FoundNames(pairs, True, {})
+        by_words = not rivals.keys() <= by_flow.in_order
         gave_up = 0
         if rivals:
             trace = self.tf1.trace(config)
@@ -244,7 +250,8 @@ class Runner:
                 [name for name, spec in tf1.items() if len(spec.shape or ()) > 1],
                 known,
             )
-        return FoundNames(by_flow, bool(rivals) and agrees(by_flow), {}, gave_up=gave_up)
+        outputs_agree = bool(rivals) and agrees(by_flow)
+        return FoundNames(by_flow, outputs_agree, {}, by_words=by_words, gave_up=gave_up)
 
     def agree(self, tf1: Outcome, port: Outcome) -> bool:
         """Return whether the port has computed TF1's outputs."""

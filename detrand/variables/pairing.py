@@ -219,7 +219,7 @@ def _split(names: list[str], others: list[str], by_words: bool) -> Iterable[tupl
     used = {name for pair in grouped for group in pair for name in group}
     grouped.append(([name for name in names if name not in used], [name for name in others if name not in used]))
     for of_tf1, of_port in grouped:
-        yield from _split_by_words(of_tf1, of_port) if by_words else [(of_tf1, of_port)]
+        yield from split_by_words(of_tf1, of_port) if by_words else [(of_tf1, of_port)]
 
 
 def _counts(groups: Mapping[Hashable, list[str]]) -> dict[Hashable, int]:
@@ -233,7 +233,7 @@ def _groups(names: Iterable[str], key: Callable[[str], Hashable]) -> dict[Hashab
     return found
 
 
-def _split_by_words(names: list[str], others: list[str]) -> Iterable[tuple[list[str], list[str]]]:
+def split_by_words(names: list[str], others: list[str]) -> Iterable[tuple[list[str], list[str]]]:
     """Yield groups of names whose scopes have the most similar words, if each group is equally large in both."""
     by_words = _groups(names, _words), _groups(others, _words)
     matched: dict[Hashable, Hashable] = {}

@@ -9,6 +9,7 @@ from detrand import Migration, validate
 
 v1 = tf.compat.v1
 VECTORS = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
+GATED = ("gate", "linear", "out")
 SEQUENCES = np.random.default_rng(4).normal(size=(2, 5, 6)).astype(np.float32)
 
 
@@ -62,6 +63,24 @@ class Attention(Layers):
             weights = tf.nn.softmax(tf.einsum("btd,bsd->bst", key, query))
             x = x + tf.einsum("bst,btd->bsd", weights, value)
         return x
+
+
+def masked_attention(x, training):
+    """What hides positions depends on no variable, and the port computes it in a different way."""
+    shown = tf.cast(x[:, None, :, 0] > 0, tf.float32)
+    query, key, value = (dense(x, part) for part in "qkv")
+    scores = tf.matmul(query, key, transpose_b=True) + (1 - shown) * -1e9
+    return tf.matmul(tf.nn.softmax(scores), value)
+
+
+class MaskedAttention(Layers):
+    def __init__(self):
+        super().__init__("q", "k", "v")
+
+    def call(self, x, training=False):
+        key, value, query = (self.named[part](x) for part in "kvq")
+        scores = tf.where(x[:, :, None, 0] > 0, tf.einsum("bsd,btd->bst", key, query), -1e30)
+        return tf.einsum("bst,bsd->btd", tf.nn.softmax(scores, axis=1), value)
 
 
 def two_towers(x, training):
@@ -140,10 +159,11 @@ def pairs_in(details):
     [
         (gated, Gated, VECTORS, ("linear", "gate", "out")),
         (attention, Attention, SEQUENCES, ("q0", "k0", "v0", "q1", "k1", "v1")),
+        (masked_attention, MaskedAttention, SEQUENCES, ("q", "k", "v")),
         (two_towers, TwoTowers, VECTORS, tuple(f"{name}{i}" for name in ("left", "right") for i in range(3))),
         (recurrence, Recurrence, SEQUENCES, ("inner", "outer", "last")),
     ],
-    ids=["gated", "attention", "two-towers", "recurrence"],
+    ids=["gated", "attention", "masked-attention", "two-towers", "recurrence"],
 )
 def test_the_values_show_which_of_several_variables_is_which(tf1, port, inputs, names):
     found = variables_match(Migration(tf1=tf1, port=port, inputs=inputs))
@@ -200,6 +220,24 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     found = variables_match(Migration(tf1=gated, port=Faulty, inputs=VECTORS))
     assert found.summary == "names of 6 variables differ, and the outputs do not show which variable is which"
     assert found.details.count("# order only") == 4
+
+
+def test_clear_names_decide_between_variables_that_are_used_alike():
+    class Faulty(keras.Model):
+        def __init__(self):
+            super().__init__(name="model")
+            self.gate, self.linear, self.out = (keras.layers.Dense(6, name=f"my_{name}") for name in GATED)
+
+        def call(self, x, training=False):
+            return self.out(tf.tanh(self.gate(x)) * self.linear(x))
+
+    found = variables_match(Migration(tf1=gated, port=Faulty, inputs=VECTORS))
+    assert found.ok
+    assert found.summary.endswith(
+        "names of 6 variables differ, but only one pairing fits how both programs use and call them"
+    )
+    names = {f"{name}/{a}": f"model/my_{name}/{b}" for name in GATED for a, b in (("w", "kernel"), ("b", "bias"))}
+    assert pairs_in(found.details) == names
 
 
 @pytest.mark.slow

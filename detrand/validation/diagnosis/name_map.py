@@ -20,7 +20,15 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.programs.upstream import all_upstream, input_ops, op_of
-from detrand.variables.pairing import Pairs, exact_role_of, in_shapes_of, pair_in_order, role_of, size_of
+from detrand.variables.pairing import (
+    Pairs,
+    exact_role_of,
+    in_shapes_of,
+    pair_in_order,
+    role_of,
+    size_of,
+    split_by_words,
+)
 from detrand.variables.sources import joined_variables
 from detrand.variables.spec import VariableSpec
 
@@ -173,7 +181,8 @@ def pair_by_flow(
 ) -> tuple[Pairs, dict[str, list[str]]]:
     """Pair the variables that both programs use alike, besides the known pairs; then the others in order.
 
-    Of several that are used alike, the first in a walk back from the outputs is the first in the other program, too.
+    Of several that are used alike, those with the most similar names are pairs if the names are clear; else the first
+    in a walk back from the outputs is the first in the other program, too.
 
     Returns:
       the pairs, and TF1 name -> the names in the port that the variable could have as well, itself among them.
@@ -190,11 +199,14 @@ def pair_by_flow(
         _colors(programs[1], {known[name]: mark for name, mark in marks.items()}, roles[1]),
     )
     pairs, rivals = dict(known), {}
+    in_order: set[str] = set()
     classes = [_classes(each, program) for each, program in zip(colors, programs, strict=True)]
     for color, names in classes[0].items():
         others = classes[1].get(color, [])
         if len(names) == len(others):
-            pairs.update(zip(names, others, strict=True))
+            for of_tf1, of_port in split_by_words(names, others):
+                pairs.update(zip(of_tf1, of_port, strict=True))
+                in_order.update(of_tf1 if len(of_tf1) > 1 else ())
             if len(names) > 1:
                 rivals.update(dict.fromkeys(names, others))
     paired = set(pairs.values())
@@ -207,7 +219,8 @@ def pair_by_flow(
     for other in rest.names.values():
         by_size[size_of(reshaped[other].shape), port[other].dtype].append(other)
     rivals.update({name: by_size[size_of(tf1[name].shape), tf1[name].dtype] for name in rest.names})
-    return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(rivals), rest.doubts), rivals
+    in_order |= rest.names.keys()
+    return Pairs({name: pairs[name] for name in tf1 if name in pairs}, frozenset(in_order), rest.doubts), rivals
 
 
 class _Program(NamedTuple):

@@ -50,9 +50,9 @@ def search_names(
     waiting = [(fewest, next(numbers), dict(known), kept, first, rivals, ops)]
     while waiting and fewest:
         count, _, known, kept, pairs, rivals, ops = heapq.heappop(waiting)
-        undecided = _before(
-            trace, variables, ops[0], rivals.keys() - known.keys() - _proven(trace, variables, ops, rivals)
-        )
+        names = rivals.keys() - known.keys() - _proven(trace, variables, ops, rivals)
+        # An op that no variable decides has no counterpart where the port computes the same in a different way.
+        undecided = next(filter(None, (_before(trace, variables, op, names) for op in ops)), [])
         name = next((name for name in undecided if name in matrices), next(iter(undecided), None))
         if name is None:
             continue
@@ -69,7 +69,7 @@ def search_names(
             runs += 1
             if len(ops_now) < fewest:
                 proven = _proven(trace, variables, ops_now, rivals_now)
-                best = found._replace(in_order=(found.in_order | kept) - proven)
+                best = found._replace(in_order=(found.in_order | (kept & first.in_order)) - proven)
                 fewest, runs = len(ops_now), 0
             if ops_now:
                 heapq.heappush(waiting, (len(ops_now), next(numbers), changed, kept, found, rivals_now, ops_now))
