@@ -123,7 +123,7 @@ def causes_of_training(
         elif name in UPDATED:
             of_optimizer = [of_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
-            of_slices = map(Cause, _slices(comparison.steps[step], port.in_slices if have_slots else ()))
+            of_slices = _slices(comparison.steps[step], port.in_slices if have_slots else ())
             likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
             likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
             causes_of_part = likely or [*_changes_of_gradients(port, tf1), Cause(_OPTIMIZER_DIFFERS)]
@@ -770,17 +770,20 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
     yield Cause(title, confirmed, fault=fault, remedy=remedy)
 
 
-def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[str]:
+def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -> Iterator[Cause]:
     leaves = (leaf for name in UPDATED if name in comparisons for leaf in comparisons[name].leaves)
     differing = [leaf.path for leaf in leaves if not leaf.ok]
     names = [name for name in sorted(in_slices) if any(path.endswith(f"[{name!r}]") for path in differing)]
     if names and all(any(path.endswith(f"[{name!r}]") for name in names) for path in differing):
-        yield (
+        title = (
             f"gradients of {', '.join(names)} come in slices: TF1's optimizers add up the slices of a row, Keras 3's "
-            "square each of them, and TF1's momentum and RMSProp leave rows without slices as they are. Pass "
-            "tf.convert_to_tensor(gradient) to Keras's Adam; in place of other optimizers, return the optimizer of "
-            "tf.compat.v1.train"
+            "square each of them"
         )
+        remedy = (
+            "pass tf.convert_to_tensor(gradient) to Keras's Adam; in place of a different optimizer, return that of "
+            "tf.compat.v1.train, which leaves rows without slices as they are"
+        )
+        yield Cause(title, remedy=remedy)
 
 
 def _moving_averages(

@@ -63,6 +63,7 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
     found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
     assert not found.ok
     assert found.causes[0].startswith("gradients of table come in slices: TF1's optimizers add up the slices of a row")
+    assert found.findings[0].remedy.startswith("pass tf.convert_to_tensor(gradient) to Keras's Adam;")
     for way in ("eagerly", "in a tf.function"):
         step = found.trainings[way].steps[0]
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
