@@ -249,7 +249,7 @@ def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:
 
     A random op that one program lacks is then no fault: a dropout whose keep_prob is fed draws in inference, too.
     """
-    return bool(divergences) and divergences[-1].rest_agrees and not any(any(each.draws) for each in divergences)
+    return bool(divergences) and divergences[-1].rest_agrees and not any(any(each.drawing) for each in divergences)
 
 
 def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:
@@ -481,14 +481,18 @@ def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], 
     if values is None and greatest is not None:
         values = greatest.texts()
     tf1_value, port_value = values or ("", "")
-    port_op = divergence.port
+    (tf1_op, port_op), drawing = (divergence.tf1, divergence.port), divergence.drawing
+    if cause.fault is Fault.RANDOM_OP_OF_TF1 and drawing[0] is not None:
+        tf1_op, tf1_value = drawing[0], ""
+    elif cause.fault is Fault.RANDOM_OP_OF_PORT and drawing[1] is not None:
+        port_op, port_value = drawing[1], ""
     producer, user = divergence.producer, "" if port_op is None else _line_of(port_op)
     if producer is not None and (_line_of(producer) or not user):  # what is missing comes after it
         used = f", used at {user}" if user and user not in producer.line else ""
         port_op = replace(producer, line=producer.line + used)
         tf1_value = port_value = ""
     return replace(
-        finding_of_cause(runner, kind, cause, place_of(divergence.tf1, tf1_value), place_of(port_op, port_value)),
+        finding_of_cause(runner, kind, cause, place_of(tf1_op, tf1_value), place_of(port_op, port_value)),
         others=() if is_known else tuple(each.title for each in likely),
         count=divergence.count,
         rest_agrees=divergence.rest_agrees,

@@ -788,3 +788,65 @@ def test_a_dropout_that_does_not_draw_needs_to_be_told_that_the_port_trains(is_t
     assert finding.title.startswith("only TF1 has a dropout, or another random op"), str(finding)
     expected = "pass training on to the port's dropout, which has TF1's rate and draws nothing"
     assert finding.remedy == (expected if is_there else "add this to the port")
+
+
+def of_weighted_rows(rows, training):
+    """The values are transposed before the weights are dropped, and the port multiplies them as they are."""
+    weights = tf.nn.softmax(dense(rows, 4, "weights"))
+    values = tf.transpose(dense(rows, 5, "values"))
+    if training:
+        weights = tf.nn.dropout(weights, rate=0.25)  # dropped weights
+    return tf.tanh(tf.matmul(weights, values, transpose_b=True))
+
+
+class OfWeightedRows(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.weigh, self.value = keras.layers.Dense(4, name="weights"), keras.layers.Dense(5, name="values")
+
+    def call(self, rows, training=False):
+        return keras.ops.tanh(keras.ops.einsum("ij,jk->ik", keras.ops.softmax(self.weigh(rows)), self.value(rows)))
+
+
+def test_a_dropout_that_the_port_lacks_is_at_its_line_in_tf1():
+    report = validate(Migration(tf1=of_weighted_rows, port=OfWeightedRows, inputs=ROWS), checks=["random-training"])
+    (finding,) = report.findings
+    assert finding.title == "only TF1 has a dropout, or another random op, here", str(report)
+    assert finding.tf1.line.endswith(f":{line_with('dropped weights')}")
+
+
+def test_layers_of_one_class_in_blocks_of_one_class_are_one_fault():
+    """Their scopes have two numbers each, since the second block has layers with the names of the first."""
+
+    class Block(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first = keras.layers.LayerNormalization(epsilon=0.01)
+            self.second = keras.layers.LayerNormalization(epsilon=0.01)
+
+        def call(self, rows):
+            return self.second(keras.ops.tanh(self.first(rows)))
+
+    class Blocks(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Block(), Block()
+
+        def call(self, rows, training=False):
+            return self.second(self.first(rows))
+
+    def tf1(rows, training):
+        for block in range(2):
+            for norm in range(2):
+                mean, variance = tf.nn.moments(rows, [-1], keepdims=True)
+                with v1.variable_scope(f"block{block}/norm{norm}"):
+                    gamma = v1.get_variable("gamma", (6,), initializer=v1.ones_initializer())
+                    beta = v1.get_variable("beta", (6,), initializer=v1.zeros_initializer())
+                rows = (rows - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta
+                rows = rows if norm else tf.tanh(rows)
+        return rows
+
+    report = validate(Migration(tf1=tf1, port=Blocks, inputs=ROWS), checks=["random-inference"])
+    (finding,) = report.findings
+    assert finding.title == "epsilon differs: 0.001 (TF1), 0.01 (port)" and finding.count == 4, str(report)
+    assert finding.confirmed.endswith("the rest agrees")

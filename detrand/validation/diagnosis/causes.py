@@ -656,7 +656,7 @@ def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], li
 def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
-    draws = divergence.draws
+    draws = [op is not None for op in divergence.drawing]
     if draws[0] != draws[1]:
         who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if draws[0] else ("the port", Fault.RANDOM_OP_OF_PORT)
         yield in_one_program(who, "has a dropout, or another random op, here", fault=fault)

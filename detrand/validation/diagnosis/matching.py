@@ -265,8 +265,11 @@ class Program:
         names = self.trace.values_of(op)
         return not names or any(name in self.matched for name in names)
 
-    def draws(self, region: Sequence[TracedOp]) -> bool:
-        """Return whether an op of a region takes random numbers, such as the mask of a dropout."""
+    def drawing(self, region: Sequence[TracedOp]) -> TracedOp | None:
+        """Return the first op of a region that takes random numbers, such as the mask of a dropout; None if none does.
+
+        A call of a function that draws comes before other ops.
+        """
         drawn: set[str] = set()  # random ops, and what is computed from them without any data
         given: set[str] = set()
         for name, op in self.trace.ops.items():
@@ -274,8 +277,9 @@ class Program:
                 given.add(name)
             elif "Random" in op.type or not drawn.isdisjoint(op.sources):
                 drawn.add(name)
-        in_bodies = any("Random" in inner.type for op in region for inner in op.with_body)
-        return in_bodies or any(op.name in drawn or not drawn.isdisjoint(op.sources) for op in region)
+        in_bodies = (op for op in region if any("Random" in inner.type for inner in op.with_body))
+        takes = (op for op in region if op.name in drawn or not drawn.isdisjoint(op.sources))
+        return next(itertools.chain(in_bodies, takes), None)
 
     def value(self, op: TracedOp | None) -> Value | None:
         """Return the value of an op's first output that has no counterpart; if each has one, of the first output."""
@@ -444,7 +448,7 @@ class TraceComparison:
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,
             variables=(self.tf1.variables_of(regions[0], tf1_op), self.port.variables_of(regions[1], port_op)),
-            draws=(self.tf1.draws(regions[0]), self.port.draws(regions[1])),
+            drawing=(self.tf1.drawing(regions[0]), self.port.drawing(regions[1])),
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),

@@ -216,11 +216,11 @@ def as_written(kinds: Sequence[str]) -> list[str]:
 
 
 def is_in(op: TracedOp | None, layers: Collection[str]) -> bool:
-    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with a number."""
+    """Return whether an op is in a layer: its scopes have the layer's name, perhaps with numbers."""
     scopes = _unnumbered("" if op is None else op.name)
     return any(f"/{_unnumbered(layer)}/" in f"/{scopes}" for layer in layers)
 
 
 @functools.cache
 def _unnumbered(name: str) -> str:
-    return re.sub(r"_\d+(?=/|$)", "", name)
+    return re.sub(r"(_\d+)+(?=/|$)", "", name)
