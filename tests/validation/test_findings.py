@@ -791,12 +791,12 @@ def test_a_dropout_that_does_not_draw_needs_to_be_told_that_the_port_trains(is_t
 
 
 def of_weighted_rows(rows, training):
-    """The values are transposed before the weights are dropped, and the port multiplies them as they are."""
-    weights = tf.nn.softmax(dense(rows, 4, "weights"))
-    values = tf.transpose(dense(rows, 5, "values"))
+    """The weights are transposed before they are dropped, and the port does not transpose them."""
+    values = dense(rows, 5, "values")
+    weights = tf.transpose(tf.nn.softmax(dense(rows, 4, "weights")))
     if training:
         weights = tf.nn.dropout(weights, rate=0.25)  # dropped weights
-    return tf.tanh(tf.matmul(weights, values, transpose_b=True))
+    return tf.tanh(tf.matmul(weights, values, transpose_a=True))
 
 
 class OfWeightedRows(keras.Model):
@@ -805,7 +805,7 @@ class OfWeightedRows(keras.Model):
         self.weigh, self.value = keras.layers.Dense(4, name="weights"), keras.layers.Dense(5, name="values")
 
     def call(self, rows, training=False):
-        return keras.ops.tanh(keras.ops.einsum("ij,jk->ik", keras.ops.softmax(self.weigh(rows)), self.value(rows)))
+        return keras.ops.tanh(keras.ops.matmul(keras.ops.softmax(self.weigh(rows)), self.value(rows)))
 
 
 def test_a_dropout_that_the_port_lacks_is_at_its_line_in_tf1():

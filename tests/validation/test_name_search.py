@@ -222,6 +222,24 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     assert found.details.count("# order only") == 4
 
 
+def test_an_input_that_the_port_does_not_use_leaves_the_pairs_that_the_rest_of_the_flow_shows():
+    def tf1(x, mask, training):
+        return dense(tf.tanh(dense(tf.tanh(dense(x, "first")) * mask, "second")), "third")
+
+    class Faulty(Layers):
+        def __init__(self):
+            super().__init__("first", "second", "third")
+
+        def call(self, x, mask, training=False):
+            layers = self.named
+            return layers["third"](tf.tanh(layers["second"](tf.tanh(layers["first"](x)))))
+
+    mask = (VECTORS[:, :1] > 0).astype(np.float32)
+    found = variables_match(Migration(tf1=tf1, port=Faulty, inputs=(VECTORS, mask)))
+    assert found.ok, found.details
+    assert pairs_in(found.details) == expected("first", "second", "third")
+
+
 def test_clear_names_decide_between_variables_that_are_used_alike():
     class Faulty(keras.Model):
         def __init__(self):

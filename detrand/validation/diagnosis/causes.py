@@ -191,6 +191,7 @@ def causes(
             found.append(of_values("dtype", *dtypes))
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
+        found += _draws(divergence)
         found += _epsilon(divergence)
         found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
@@ -337,6 +338,16 @@ def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
         yield of_values(words, *in_words, fault=Fault.DROPOUT, remedy=remedy)
     elif is_dropout:
         yield of_values("dropout rate", *in_words, fault=Fault.DROPOUT)
+
+
+def _draws(divergence: Divergence) -> Iterator[Cause]:
+    is_of_tf1, is_of_port = (op is not None for op in divergence.drawing)
+    if is_of_tf1 == is_of_port:
+        return
+    # What a function of another framework computes is not known, so it may draw.
+    if not any(is_unknown(op.type) for op in divergence.regions[is_of_tf1]):
+        who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if is_of_tf1 else ("the port", Fault.RANDOM_OP_OF_PORT)
+        yield in_one_program(who, "has a dropout, or another random op, here", fault=fault)
 
 
 def _epsilon(divergence: Divergence) -> Iterator[Cause]:
@@ -656,10 +667,6 @@ def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], li
 def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
-    draws = [op is not None for op in divergence.drawing]
-    if draws[0] != draws[1]:
-        who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if draws[0] else ("the port", Fault.RANDOM_OP_OF_PORT)
-        yield in_one_program(who, "has a dropout, or another random op, here", fault=fault)
     missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
     slopes = slopes_of_leaky_relus(divergence.regions)
     pairs = [*zip((missing, added), divergence.regions, strict=True)]

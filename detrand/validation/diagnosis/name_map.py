@@ -34,6 +34,9 @@ from detrand.variables.spec import VariableSpec
 
 _VARIABLES = ("VarHandleOp", "VariableV2")
 _ROUNDS = 4  # of refinement: each looks one more relation far
+# What decides whether two variables are used alike: the ends of the flow, and the rounds. A fault, such as an input
+# that the port does not use, changes the flow of all variables after it; so what is left is compared by less and less.
+_COMPARED = ((("inputs", "outputs"), _ROUNDS), (("outputs",), _ROUNDS), ((), _ROUNDS), ((), 0))
 
 
 @dataclass(frozen=True)
@@ -179,36 +182,33 @@ def pair_by_flow(
     flows: tuple[Flow, Flow],
     known: Mapping[str, str],
 ) -> tuple[Pairs, dict[str, list[str]]]:
-    """Pair the variables that both programs use alike, besides the known pairs; then the others in order.
+    """Pair the variables that both programs use alike, besides the known pairs.
 
-    Of several that are used alike, those with the most similar names are pairs if the names are clear; else the first
-    in a walk back from the outputs is the first in the other program, too.
+    Then come those that they use nearly alike, and then the rest in order. Of several that are used alike, those with
+    the most similar names are pairs if the names are clear; else the first in a walk back from the outputs is the first
+    in the other program, too.
 
     Returns:
       the pairs, and TF1 name -> the names in the port that the variable could have as well, itself among them.
     """
     reshaped = in_shapes_of(tf1, port)
-    programs = (
-        _Program(tf1, flows[0], known),
-        _Program(reshaped, flows[1], {other: name for name, other in known.items()}),
-    )
-    marks = {name: f"known as {name}" for name in known}
-    roles = _roles(*programs)
-    colors = (
-        _colors(programs[0], marks, roles[0]),
-        _colors(programs[1], {known[name]: mark for name, mark in marks.items()}, roles[1]),
-    )
-    pairs, rivals = dict(known), {}
+    pairs, rivals = dict(known), dict[str, list[str]]()
     in_order: set[str] = set()
-    classes = [_classes(each, program) for each, program in zip(colors, programs, strict=True)]
-    for color, names in classes[0].items():
-        others = classes[1].get(color, [])
-        if len(names) == len(others):
-            for of_tf1, of_port in split_by_words(names, others):
-                pairs.update(zip(of_tf1, of_port, strict=True))
-                in_order.update(of_tf1 if len(of_tf1) > 1 else ())
-            if len(names) > 1:
-                rivals.update(dict.fromkeys(names, others))
+    for ends, rounds in _COMPARED:
+        programs = (
+            _Program(tf1, flows[0], {name: f"known as {name}" for name in pairs}),
+            _Program(reshaped, flows[1], {other: f"known as {name}" for name, other in pairs.items()}),
+        )
+        of_programs = zip(programs, _roles(*programs), strict=True)
+        classes = [_classes(_colors(program, roles, ends, rounds), program) for program, roles in of_programs]
+        for color, names in classes[0].items():
+            others = classes[1].get(color, [])
+            if len(names) == len(others):
+                for of_tf1, of_port in split_by_words(names, others):
+                    pairs.update(zip(of_tf1, of_port, strict=True))
+                    in_order.update(of_tf1 if len(of_tf1) > 1 else ())
+                if len(names) > 1:
+                    rivals.update(dict.fromkeys(names, others))
     paired = set(pairs.values())
     rest = pair_in_order(
         {name: spec for name, spec in tf1.items() if name not in pairs},
@@ -224,7 +224,7 @@ def pair_by_flow(
 
 
 class _Program(NamedTuple):
-    """A program's variables, how it uses them, and those whose counterparts are known."""
+    """A program's variables, how it uses them, and the marks of those whose counterparts are known."""
 
     specs: Mapping[str, VariableSpec]
     flow: Flow
@@ -259,13 +259,13 @@ def _roles(*programs: _Program) -> list[dict[str, str]]:
     return found
 
 
-def _colors(program: _Program, known: Mapping[str, str], roles: Mapping[str, str]) -> dict[str, Hashable]:
+def _colors(program: _Program, roles: Mapping[str, str], ends: Collection[str], rounds: int) -> dict[str, Hashable]:
     """Return a color of each variable: those of two programs are equal if the variables are used alike.
 
     Colors are refined as in the Weisfeiler-Lehman test of graph isomorphism, by the matrices up- and downstream: into
     how many vectors a layer's bias and normalization are divided may differ.
     """
-    flow = program.flow
+    flow, known = program.flow, program.known
     colors: dict[str, Hashable] = {}
     for name in flow.upstream:
         spec = program.specs.get(name)
@@ -275,8 +275,8 @@ def _colors(program: _Program, known: Mapping[str, str], roles: Mapping[str, str
         colors[name] = (
             size_of(spec.shape),
             roles.get(name),
-            tuple(sorted(flow.inputs[name])),
-            tuple(sorted(flow.outputs[name])),
+            tuple(sorted(flow.inputs[name])) if "inputs" in ends else (),
+            tuple(sorted(flow.outputs[name])) if "outputs" in ends else (),
         )
     matrices = [name for name in flow.upstream if name in program.specs and not program.is_vector(name)]
     downstream = defaultdict(list)
@@ -284,7 +284,7 @@ def _colors(program: _Program, known: Mapping[str, str], roles: Mapping[str, str
         for other in flow.upstream[name]:
             downstream[other].append(name)
     upstream = {name: [other for other in matrices if other in flow.upstream[name]] for name in flow.upstream}
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         short = {name: hash(color) for name, color in colors.items()}
         colors = {
             name: (
