@@ -5,10 +5,10 @@ from detrand import philox as philox
 from detrand import testing as testing
 from detrand.checkpoints.graph_files import GraphFile as GraphFile
 from detrand.checkpoints.loading import LoadedCheckpoint as LoadedCheckpoint
-from detrand.checkpoints.loading import NameMapProposal as NameMapProposal
 from detrand.checkpoints.loading import load_tf1_checkpoint as load_tf1_checkpoint
 from detrand.checkpoints.loading import save_tf1_checkpoint as save_tf1_checkpoint
 from detrand.checkpoints.loading import suggest_name_map as suggest_name_map
+from detrand.checkpoints.pairing import NameMapProposal as NameMapProposal
 from detrand.comparison.values import Comparison as Comparison
 from detrand.comparison.values import assert_allclose as assert_allclose
 from detrand.comparison.values import assert_not_allclose as assert_not_allclose

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ import detrand
 from detrand.changes import Changes
 from detrand.errors import ArgumentError, DetrandError
 from detrand.files import printing, written_whole
-from detrand.packages import needed_by
+from detrand.packages import is_installed, needed_by
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,6 +191,8 @@ def _load(options: argparse.Namespace) -> list[Migration]:
 
 
 def _validate(options: argparse.Namespace) -> int:
+    if options.golden is None:
+        _check_tensorflow()
     for file in filter(None, (options.json, options.html, options.markdown, options.junit)):
         if file != _STDOUT:
             _check_writable("the report", file)
@@ -197,6 +200,8 @@ def _validate(options: argparse.Namespace) -> int:
 
     console = CommandConsole(stderr=options.json == _STDOUT)
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        if is_installed("tensorflow"):
+            import tensorflow  # noqa: F401
         from detrand.report.text import LiveLines, render, render_overview, render_verdict
         from detrand.validation.results import verdict_of
         from detrand.validation.validate import Progress, ValidationInterrupted, selected_checks, validate
@@ -244,6 +249,12 @@ def _validate(options: argparse.Namespace) -> int:
     return PASSED if verdict_of(reports) in verdicts else FAILED
 
 
+def _check_tensorflow() -> None:
+    """Raise an error if TensorFlow is not installed, which is said before any other package is missed."""
+    if not is_installed("tensorflow"):
+        importlib.import_module("tensorflow")
+
+
 def _failed_checks(file: Path | None) -> set[tuple[str, str]]:
     """Return the checks of an earlier run that failed, each with the name of its migration."""
     if file is None or file == _STDOUT:
@@ -278,11 +289,14 @@ def _write_reports(reports: Sequence[Report], options: argparse.Namespace, conso
 
 
 def _record(options: argparse.Namespace) -> int:
+    _check_tensorflow()
     from detrand.report.progress import CommandConsole, showing_progress
 
     _check_writable("the golden file", options.output)
     console = CommandConsole()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        import tensorflow  # noqa: F401
+
         from detrand.validation.golden import record_golden
     migrations = _load(options)
     names = ", ".join(migration.name for migration in migrations)
@@ -304,6 +318,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> int:
+    _check_tensorflow()
     from detrand.report.progress import CommandConsole, showing_progress
 
     file = options.file
@@ -312,6 +327,8 @@ def _init(options: argparse.Namespace) -> int:
     _check_writable("the migration", file)
     console = CommandConsole()
     with showing_progress(console, "loading TensorFlow"), _tensorflow_kept_quiet():
+        import tensorflow  # noqa: F401
+
         from detrand.drafts import draft
     with showing_progress(console, "running the programs"):
         text, to_do = draft(file, options.source, options.port)

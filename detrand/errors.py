@@ -113,7 +113,7 @@ class MissingPackageError(DetrandError, ImportError):
 
     Cause: detrand was installed without its dependencies, as for a machine without TensorFlow, but what the message
     names needs the package. Remedy: install what the message says. Or run the TF1 program where TensorFlow is
-    installed, save its numbers with ``StepRecorder.save``, and compare them here.
+    installed, and record its numbers: in a golden file for ``validate``, or with ``StepRecorder.save``.
     """
 
 

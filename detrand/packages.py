@@ -1,4 +1,8 @@
-"""Packages that may be missing where detrand is installed without its dependencies."""
+"""Packages that may be missing where detrand is installed without its dependencies.
+
+`tf` and `keras` are TensorFlow and Keras 3, each of which is imported when one of its attributes is used first. So a
+module that needs them for some programs only can be imported where they are missing.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from detrand.errors import MissingPackageError
 
-_WITH_TENSORFLOW = ("tensorflow", "tf_keras", "keras", "rich")  # only what needs TensorFlow needs the others
-_BY_ITSELF = ("ml_dtypes",)
+_WITH_TENSORFLOW = ("tensorflow", "tf_keras", "keras")  # only what needs TensorFlow needs the others
+_BY_ITSELF = ("ml_dtypes", "rich")
 
 
 def is_installed(package: str) -> bool:
@@ -19,6 +25,11 @@ def is_installed(package: str) -> bool:
         return getattr(sys.modules[package], "__file__", None) is not None  # as a folder has none
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
+
+
+def is_loaded(package: str) -> bool:
+    """Return whether a package has been imported."""
+    return package in sys.modules
 
 
 @contextlib.contextmanager
@@ -42,3 +53,22 @@ def needed_by(what: str) -> Iterator[None]:
         if is_installed(package):  # and has no such module
             raise
         raise MissingPackageError(f"{what} needs the package {package}, which is not installed. {remedy}") from error
+
+
+class _ImportedLater(ModuleType):
+    """A package that is imported when one of its attributes is used first."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        package = sys.modules.get(self.__name__)
+        if package is None:
+            caller = sys._getframe(1)
+            with needed_by(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_name}"):
+                package = importlib.import_module(self.__name__)
+        return getattr(package, attribute)
+
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+else:
+    tf, keras = _ImportedLater("tensorflow"), _ImportedLater("keras")

@@ -57,12 +57,14 @@ MOST_MODULES = 13  # in one folder, besides __init__
 # What works where TensorFlow is not installed: these modules import nothing of HEAVY when they are imported, nor does
 # what they import then. Their functions may import it where it is needed.
 WITHOUT_TENSORFLOW = [
-    *("__main__", "testing", "pytest_plugin", "report.symptoms", "steps", "random_op_diff", "random_tool"),
+    *("__main__", "testing", "pytest_plugin", "validation", "steps", "random_op_diff", "random_tool"),
+    *("report.annotations", "report.charts", "report.html", "report.json", "report.junit", "report.markdown"),
+    *("report.symptoms", "checkpoints.graph_files", "checkpoints.graph_definitions", "checkpoints.pairing"),
     *("adapters.modules", "adapters.uncontrolled", "adapters.counter_draws", "adapters.keras_draws"),
-    *("adapters.keras3", "adapters.keras3_arrays", "adapters.keras3_jax", "variables.spec"),
+    *("adapters.keras3", "adapters.keras3_arrays", "adapters.keras3_jax", "variables"),
     *("comparison", "seeding", "philox"),
     *("_patching.patches", "_patching.random_ops", "_patching.torch", "_patching.flax", "_patching.jax_draws"),
-    *("_patching.keras", "_patching.keras3_random"),
+    *("_patching.keras", "_patching.keras3_random", "_patching.optimizers", "_patching.variables"),
     *FLOORS[-1],
 ]
 HEAVY = {"tensorflow", "tf_keras", "keras", "rich"}

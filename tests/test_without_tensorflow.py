@@ -1,7 +1,9 @@
 """An installation without TensorFlow: what works in it, and what the errors of the rest say."""
 
 import importlib
+import json
 import os
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -10,27 +12,21 @@ import tensorflow as tf
 
 import detrand
 from detrand import DeterministicRandomTestTool, StepRecorder
+from detrand.__main__ import main
 from detrand.packages import is_installed as is_package_installed
 from detrand.packages import needed_by
+from detrand.validation.golden import record_golden
+from detrand.validation.migration_files import load_migrations
 from tests.support.keras3_process import is_installed
 from tests.support.without_tensorflow import FRAMEWORKS, INPUTS, KERNEL, RATE, STEPS, run_without
 
 v1 = tf.compat.v1
 NUMPY_ONLY = (*FRAMEWORKS, "ml_dtypes", "rich")  # are hidden
 
-WORKING = {
-    *("DeterministicRandomTestTool", "RandomOp", "diff_random_ops", "StepRecorder", "compare_steps", "StepsComparison"),
-    *(
-        "Tolerance",
-        "compare",
-        "Comparison",
-        "assert_allclose",
-        "assert_not_allclose",
-        "VariableSpec",
-        "philox",
-        "testing",
-    ),
-    *("errors", *(name for name in detrand.__all__ if name.endswith("Error"))),
+# What raises an error where it is read. Other names that need TensorFlow raise one where they are used.
+NEED_TENSORFLOW = {
+    *("LoadedCheckpoint", "load_tf1_checkpoint", "save_tf1_checkpoint", "suggest_name_map", "enable_v1_layers"),
+    *(name for name in detrand.__all__ if detrand._MODULE_OF[name].startswith("detrand.shim")),
 }
 
 
@@ -111,7 +107,7 @@ print(diff_random_ops(*tools))
     assert "random.random" in "".join(others)
 
 
-def test_each_other_public_name_raises_an_error_that_names_tensorflow():
+def test_public_names_of_tf1_code_and_checkpoints_raise_an_error_that_names_tensorflow():
     code = """
 import detrand
 for name in detrand.__all__:
@@ -126,7 +122,8 @@ for name in detrand.__all__:
     lines = run_without(NUMPY_ONLY, code).stdout.splitlines()
     needed = "needs the package tensorflow, which is not installed. Install detrand with its dependencies: pip install"
     assert lines == [
-        f"{name} works" if name in WORKING else f"{name}: detrand.{name} {needed} detrand" for name in detrand.__all__
+        f"{name}: detrand.{name} {needed} detrand" if name in NEED_TENSORFLOW else f"{name} works"
+        for name in detrand.__all__
     ]
 
 
@@ -164,16 +161,13 @@ def test_the_other_commands_name_tensorflow_in_one_line(command, hidden, tmp_pat
 
 
 @pytest.mark.parametrize("fixture", ["detrand_tool", "no_variable_creations"])
-def test_the_pytest_plugin_is_loaded_and_its_fixtures_work_or_name_tensorflow(fixture, tmp_path):
+def test_the_fixtures_of_the_pytest_plugin_work(fixture, tmp_path):
     (tmp_path / "test_port.py").write_text(f"def test_draws({fixture}):\n    assert 1")
     code = f"""
 import pytest
 pytest.main(["-q", "-p", "detrand.pytest_plugin", "-p", "no:cacheprovider", "-c", "/dev/null", {str(tmp_path)!r}])
 """
-    printed = run_without(["tensorflow"], code).stdout
-    assert (
-        "1 passed" if fixture == "detrand_tool" else "MissingPackageError: detrand.assert_no_variable_cr"
-    ) in printed
+    assert "1 passed" in run_without(["tensorflow"], code).stdout
 
 
 def test_numbers_of_a_dtype_of_ml_dtypes_need_that_package(tmp_path):
@@ -207,14 +201,60 @@ with detrand.DeterministicRandomTestTool().scope():
     assert_raises_there(code, expected, ["tensorflow", "tf_keras"], KERAS_BACKEND="torch")
 
 
+def test_a_validation_without_a_golden_file_names_tensorflow():
+    code = "import detrand; detrand.validate(detrand.Migration(tf1=lambda x, training: x, port=list, inputs=[[1.0]]))"
+    assert_raises_there(code, "detrand.validate without golden needs the package tensorflow, which is not installed")
+
+
+GOLDEN = Path(__file__).parent / "support"
+
+
+def recorded(framework, folder):
+    """Return the file of migrations to a framework, and their golden file, which a TF1 session records."""
+    file, golden = GOLDEN / f"golden_{framework}.py", folder / "golden.npz"
+    record_golden(load_migrations(str(file)), golden)
+    return str(file), str(golden)
+
+
+def report_in(file):
+    """Return a report without what is not the same in each run."""
+    report = json.loads(file.read_text())
+    return _without({"seconds", "started", "versions"}, report)
+
+
+def _without(keys, value):
+    if isinstance(value, dict):
+        return {key: _without(keys, each) for key, each in value.items() if key not in keys}
+    return [_without(keys, each) for each in value] if isinstance(value, list) else value
+
+
 @pytest.mark.parametrize(
-    ("call", "name"),
-    [("TestMixin().no_variable_creations()", "assert_no_variable_creations"), ("assert_migration(None)", "validate")],
-    ids=["no_variable_creations", "assert_migration"],
+    ("framework", "used"),
+    [("torch", ("torch",)), pytest.param("flax", ("jax", "flax", "optax"), marks=pytest.mark.slow)],
+    ids=["torch", "flax"],
 )
-def test_a_helper_for_tests_names_tensorflow(call, name):
-    code = f"import detrand; detrand.testing.{call}"
-    assert_raises_there(code, f"detrand.{name} needs the package tensorflow, which is not installed")
+def test_a_golden_file_is_checked_there_as_where_tensorflow_is(framework, used, tmp_path):
+    if not all(map(is_installed, used)):
+        pytest.skip(f"{' or '.join(used)} is not installed")
+    file, golden = recorded(framework, tmp_path)
+    command = ["validate", file, "--golden", golden, "-q", "--json"]
+    assert main([*command, str(tmp_path / "with.json")]) == 1
+    hidden = [package for package in FRAMEWORKS if package not in used]
+    code = f"""
+import sys
+from detrand.__main__ import main
+assert main({[*command, str(tmp_path / "without.json")]!r}) == 1
+assert not {{"tensorflow", "tf_keras", "keras"}} & set(sys.modules)
+"""
+    run_without(hidden, code)
+    report = report_in(tmp_path / "without.json")
+    assert report == report_in(tmp_path / "with.json")
+    sound, activation, optimizer = report["migrations"]
+    assert sound["verdict"] == "passed"
+    (of_activation,), (of_optimizer,) = activation["findings"], optimizer["findings"]
+    assert of_activation["title"] == "activation differs: Relu (TF1), Elu (port)"
+    assert of_activation["confirmed"] and of_activation["tf1"]["line"] and of_activation["port"]["line"]
+    assert "momentum" in of_optimizer["title"]
 
 
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")

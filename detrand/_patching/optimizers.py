@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework import tensor
 
 from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.patches import Target
+from detrand.packages import tf
 
 # Keras's SGD accumulates gradients times the negative learning rate, TF1's MomentumOptimizer accumulates gradients.
 SCALED_MOMENTUM = "momentum times the negative learning rate"
@@ -171,7 +170,7 @@ def corrects_before_epsilon(optimizer: Any) -> str:
 
 def is_average(optimizer: Any) -> bool:
     """Return whether an object is a ``tf.train.ExponentialMovingAverage``."""
-    return isinstance(optimizer, tf.train.ExponentialMovingAverage)
+    return is_instance_of_loaded(optimizer, "tensorflow", "train.ExponentialMovingAverage")
 
 
 def _average(optimizer: Any, variable: Any) -> Any:
@@ -258,5 +257,7 @@ def schedule_of(optimizer: Any) -> Any:
 
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return the hyperparameters that a ``tf.compat.v1.train.Optimizer`` was given, numbers and tensors, by name."""
+    from tensorflow.python.framework import tensor
+
     attributes = {name.removeprefix("_"): value for name, value in vars(optimizer).items()}
     return {name: value for name, value in attributes.items() if isinstance(value, (int, float, tensor.Tensor))}

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import resource_variable_ops
-from tensorflow.python.trackable import base
-
 from detrand._patching.patches import Target
 
 CREATE_VARIABLE = Target("tensorflow.python.ops.variables", "VariableMetaclass.__call__", ("cls",))
-UnreadVariable = resource_variable_ops._UnreadVariable  # the result of an assignment, no new variable
+
+
+def is_unread(cls: Any) -> bool:
+    """Return whether a class is that of the result of an assignment, which is no new variable."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    return cls is resource_variable_ops._UnreadVariable
 
 
 def scoped_variable_name(name: str | None) -> str:
     """Return the name that a variable would have if it were created now; the name stays free."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import ops
+
     name = name or "Variable"
     if name.endswith("/"):
         return name[:-1]
@@ -31,6 +35,8 @@ _OF_TF1 = "tf1_style_variables/"  # no attribute of the object can have such a n
 
 def track_by_name(owner: Any, name: str, variable: Any) -> None:
     """Make a variable part of an object's ``tf.train.Checkpoint``, and restore it if a checkpoint is waiting for it."""
+    from tensorflow.python.trackable import base
+
     key = _OF_TF1 + name
     known = vars(owner).get("_self_unconditional_dependency_names")
     is_plain = type(owner)._track_trackable is base.Trackable._track_trackable and not hasattr(

@@ -25,7 +25,7 @@ from detrand._patching.tensorflow import (
     WHILE_LOOPS,
     executing_eagerly,
 )
-from detrand._patching.variables import CREATE_VARIABLE, UnreadVariable
+from detrand._patching.variables import CREATE_VARIABLE, is_unread
 from detrand.errors import ScopeError
 from detrand.seeding import cursors, regions
 from detrand.seeding.cursors import Cursor, Trace, governed
@@ -203,7 +203,7 @@ def _function_context(cursor: Cursor, original: Any, *args: Any, **kwargs: Any) 
 
 @governed
 def _create_variable(cursor: Cursor, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    if cls is UnreadVariable:
+    if is_unread(cls):
         return original(cls, *args, **kwargs)
     # As in a TF1 graph, an initial value does not depend on what is built around it.
     independent = tf.control_dependencies(None) if builds_a_function() else contextlib.nullcontext()

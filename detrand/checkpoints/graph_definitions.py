@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import condition_of_context, tensors_of_context, tensors_of_variable
+from detrand.packages import tf
 
 _CONTEXTS, _LOOPS = "cond_context", "while_context"
 _OF_VARIABLES = ("variables", "trainable_variables", "local_variables", "model_variables", "moving_average_variables")
@@ -45,6 +44,8 @@ def leave_forward_pass(meta_graph: Any, outputs: Iterable[str]) -> None:
 
 def _tensors_of(collection: str, member: bytes) -> tuple[str, ...]:
     """Return the tensors that a member of a collection refers to, its own first."""
+    from detrand._patching.graphs import tensors_of_context, tensors_of_variable
+
     if collection in _OF_VARIABLES:
         return tensors_of_variable(member)
     return tensors_of_context(member, collection == _LOOPS)
@@ -68,6 +69,8 @@ def decide_conditionals(meta_graph: Any, known: Mapping[str, bool]) -> None:
     A graph stays as it is where the gradients of a loop, or of a conditional that is not decided, need another one that
     is.
     """
+    from detrand._patching.graphs import condition_of_context, tensors_of_context
+
     collections, definition = meta_graph.collection_def, meta_graph.graph_def
     contexts, loops = (
         list(collections[name].bytes_list.value) if name in collections else [] for name in (_CONTEXTS, _LOOPS)

@@ -18,10 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import assets_of, forget_colocation, meta_graphs_of_saved_model, op_def, set_integer
-from detrand._patching.tensorflow import static_shape_and_dtype
 from detrand.arguments import and_more, plural, quote, wrong_type
 from detrand.checkpoints.graph_definitions import (
     decide_conditionals,
@@ -34,7 +31,9 @@ from detrand.checkpoints.graph_definitions import (
     tensor_name,
     upstream,
 )
+from detrand.comparison.structures import flatten
 from detrand.errors import MigrationError
+from detrand.packages import tf
 from detrand.seeding import cursors
 from detrand.seeding.cursors import Cursor
 
@@ -131,7 +130,7 @@ class GraphFile:
             isinstance(self.inputs, str) or not all(isinstance(name, str) for name in self.inputs)
         ):
             raise wrong_type("inputs", self.inputs, "a list of names", 'write inputs=["images"]')
-        if not all(isinstance(name, str) for name in tf.nest.flatten(self.outputs) if self.outputs is not None):
+        if not all(isinstance(name, str) for name in flatten(self.outputs) if self.outputs is not None):
             raise wrong_type("outputs", self.outputs, "a name, or names in a list, tuple or dict")
 
     @property
@@ -324,6 +323,8 @@ class GraphFile:
 
 def _of_saved_model(path: Path, signature: str) -> dict[bool, _Graph]:
     """Return the graphs of a SavedModel by ``training``: those with the tags ``serve`` and ``train``."""
+    from detrand._patching.graphs import meta_graphs_of_saved_model
+
     found = meta_graphs_of_saved_model(path)
     if not found:
         raise MigrationError(f"{path} holds no SavedModel; give the folder that has the file saved_model.pb")
@@ -355,6 +356,8 @@ class _Graph:
     """A graph in a file, with the tensors of a signature by their names in it."""
 
     def __init__(self, meta_graph: Any, is_frozen: bool, signature: str = "", assets: Path | None = None):
+        from detrand._patching.graphs import assets_of
+
         self._meta_graph = meta_graph
         self.is_frozen = is_frozen
         self._assets = {} if assets is None else {k: str(assets / each) for k, each in assets_of(meta_graph).items()}
@@ -379,6 +382,8 @@ class _Graph:
 
     def knows(self, op_type: str) -> bool:
         """Return whether a type of ops is one of TensorFlow's, or a function of the graph."""
+        from detrand._patching.graphs import op_def
+
         return op_type in self._functions or op_def(op_type) is not None
 
     def tensor(self, name: str) -> str:
@@ -485,6 +490,8 @@ def _reads(nodes: Iterable[Any], functions: Mapping[str, Any]) -> Iterator[tuple
 
 def _remove(definition: Any, names: Collection[str]) -> None:
     """Remove ops from the definition of a graph, and what refers to them but for their outputs."""
+    from detrand._patching.graphs import forget_colocation
+
     kept = [node for node in definition.node if node.name not in names]
     for node in kept:
         node.input[:] = [each for each in node.input if each.removeprefix("^") == each or each[1:] not in names]
@@ -513,6 +520,9 @@ def _seed(nodes: Iterable[tuple[Any, tf.Operation | None]], cursor: Cursor) -> N
 
 
 def _take(op: tf.Operation, cursor: Cursor) -> None:
+    from detrand._patching.graphs import set_integer
+    from detrand._patching.tensorflow import static_shape_and_dtype
+
     for attribute, value in zip(("seed", "seed2"), cursor.next_seeds(_in_graph), strict=True):
         set_integer(op, attribute, value)
     cursor.describe_last(op.type, *static_shape_and_dtype(op.outputs[0]) if op.outputs else (None, ""))

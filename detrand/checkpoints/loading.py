@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import os
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,16 @@ import tensorflow as tf
 
 from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import plural, quote, titled_list, wrong_type
-from detrand.checkpoints.pairing import Stored, check_fit, is_compatible, pair_variables, read_name_map
+from detrand.checkpoints.pairing import (
+    NameMapProposal,
+    RestoredSession,
+    Stored,
+    check_fit,
+    pair_variables,
+    read_name_map,
+)
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
-from detrand.files import written_whole
 from detrand.seeding.callsite import describe_error
 from detrand.variables.checkpoint_files import checkpoint_prefix, checkpoint_specs
 from detrand.variables.comparison import NameMap, mapped_name
@@ -32,6 +37,7 @@ from detrand.variables.forms import ModuleVariable, Rearranged, has_same_element
 from detrand.variables.pairing import pair_in_order
 from detrand.variables.rnn_cells import recurrent_cells
 from detrand.variables.sources import JoinedVariable, assign, joined_variables, spec_of, specs_of
+from detrand.variables.spec import is_compatible
 from detrand.variables.tf1_view import TF1View
 
 
@@ -221,19 +227,6 @@ def save_tf1_checkpoint(
     return path
 
 
-@dataclass(frozen=True)
-class RestoredSession:
-    """The result of `restore_session`.
-
-    Attributes:
-      tf1_names: name in the checkpoint -> name in the TF1 program, for everything that a variable was restored from.
-      unused: the checkpoint's names that belong to no variable of the graph, and that are not there for training only.
-    """
-
-    tf1_names: Mapping[str, str]
-    unused: tuple[str, ...]
-
-
 def _under_tf1_names(variables: Mapping[str, Any], name_map: Any) -> dict[str, Any]:
     """Return variables by the TF1 names that a name map has for theirs."""
     if not isinstance(name_map, Mapping):
@@ -297,53 +290,6 @@ def restore_session(session: Any, path: str, name_map: NameMap | None) -> Restor
         {pair.tf1_name: pair.port_name for pair in pairing.comparison.pairs},
         tuple(name for name in specs if name not in known),
     )
-
-
-@dataclass(frozen=True)
-class NameMapProposal:
-    """A proposal for a ``name_map``, with the evidence for its entries.
-
-    Attributes:
-      name_map: TF1 name -> name in the port, for the variables whose names differ; and the entries of
-        `lstm_cell_to_keras` and `gru_cell_to_keras` for TF1's cells that are Keras layers of their sizes in the port.
-      unsure: name -> reason, for entries of ``name_map`` that the names contradict, and for names in the checkpoint or
-        the port without a counterpart. Check these before use.
-      in_order: the TF1 names of entries for which only the order of creation speaks. The names neither confirm nor
-        contradict these.
-    """
-
-    name_map: Mapping[Any, str | Rearranged]
-    unsure: Mapping[str, str] = field(default_factory=dict)
-    in_order: Collection[str] = ()
-
-    def __str__(self) -> str:
-        lines = ["name_map = {"]
-        for name, other in self.name_map.items():
-            if isinstance(other, Rearranged):
-                lines.append(f"    **{other.code},")
-                continue
-            remark = "  # order only" if name in self.in_order else ""
-            if name in self.unsure:
-                remark = f"  # guess: {self.unsure[name]}"
-            lines.append(f"    {name!r}: {other!r},{remark}")
-        lines.append("}")
-        lines += [f"# {name}: {reason}" for name, reason in self.unsure.items() if name not in self.name_map]
-        return "\n".join(lines)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``name_map`` to a JSON file that `load_tf1_checkpoint` takes.
-
-        Raises:
-          ArgumentError: if an entry is not a name, because JSON cannot hold it.
-        """
-        for name, other in self.name_map.items():
-            if not isinstance(other, str):
-                raise ArgumentError(
-                    f"name_map cannot be saved as JSON, because {name!r} is {other!r}. Write the text of "
-                    "the proposal, str(proposal), into a Python file"
-                )
-        with written_whole(path) as file:
-            file.write_text(json.dumps(dict(self.name_map), indent=2) + "\n", encoding="utf-8")
 
 
 def suggest_name_map(checkpoint: Any, target: Any) -> NameMapProposal:

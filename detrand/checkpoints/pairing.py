@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-import tensorflow as tf
 
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.errors import ArgumentError, CheckpointError
+from detrand.files import written_whole
 from detrand.variables.comparison import (
     NameMap,
     VariablesComparison,
@@ -24,8 +23,9 @@ from detrand.variables.comparison import (
     mapped_name,
     rearranged_in,
 )
+from detrand.variables.forms import Rearranged
 from detrand.variables.pairing import with_own_prefix
-from detrand.variables.spec import VariableSpec
+from detrand.variables.spec import VariableSpec, is_compatible
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,64 @@ class Pairing:
     name_map: NameMap
 
 
-def is_compatible(shape: Any, other: Any) -> bool:
-    """Return whether two shapes are equal as far as they are known."""
-    return tf.TensorShape(shape).is_compatible_with(tf.TensorShape(other))
+@dataclass(frozen=True)
+class RestoredSession:
+    """The result of `restore_session` (`detrand.checkpoints.loading`).
+
+    Attributes:
+      tf1_names: name in the checkpoint -> name in the TF1 program, for everything that a variable was restored from.
+      unused: the checkpoint's names that belong to no variable of the graph, and that are not there for training only.
+    """
+
+    tf1_names: Mapping[str, str]
+    unused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NameMapProposal:
+    """A proposal for a ``name_map``, with the evidence for its entries.
+
+    Attributes:
+      name_map: TF1 name -> name in the port, for the variables whose names differ; and the entries of
+        `lstm_cell_to_keras` and `gru_cell_to_keras` for TF1's cells that are Keras layers of their sizes in the port.
+      unsure: name -> reason, for entries of ``name_map`` that the names contradict, and for names in the checkpoint or
+        the port without a counterpart. Check these before use.
+      in_order: the TF1 names of entries for which only the order of creation speaks. The names neither confirm nor
+        contradict these.
+    """
+
+    name_map: Mapping[Any, str | Rearranged]
+    unsure: Mapping[str, str] = field(default_factory=dict)
+    in_order: Collection[str] = ()
+
+    def __str__(self) -> str:
+        lines = ["name_map = {"]
+        for name, other in self.name_map.items():
+            if isinstance(other, Rearranged):
+                lines.append(f"    **{other.code},")
+                continue
+            remark = "  # order only" if name in self.in_order else ""
+            if name in self.unsure:
+                remark = f"  # guess: {self.unsure[name]}"
+            lines.append(f"    {name!r}: {other!r},{remark}")
+        lines.append("}")
+        lines += [f"# {name}: {reason}" for name, reason in self.unsure.items() if name not in self.name_map]
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``name_map`` to a JSON file that `load_tf1_checkpoint` takes.
+
+        Raises:
+          ArgumentError: if an entry is not a name, because JSON cannot hold it.
+        """
+        for name, other in self.name_map.items():
+            if not isinstance(other, str):
+                raise ArgumentError(
+                    f"name_map cannot be saved as JSON, because {name!r} is {other!r}. Write the text of "
+                    "the proposal, str(proposal), into a Python file"
+                )
+        with written_whole(path) as file:
+            file.write_text(json.dumps(dict(self.name_map), indent=2) + "\n", encoding="utf-8")
 
 
 def pair_variables(

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,44 @@ def map_leaves(value: Any, function: Callable[[Any, str], Any], where: str) -> A
     if kind == "record":
         return _named_tuple(type(value).__name__, parts, where)
     return list(parts.values()) if isinstance(value, list) else tuple(parts.values())
+
+
+def flatten(value: Any) -> list[Any]:
+    """Return the leaves of nested dicts, lists and tuples, as ``tf.nest`` does: those of a dict by its sorted keys.
+
+    >>> flatten({"b": (2, 3), "a": None})
+    [None, 2, 3]
+    """
+    parts = _parts_of(value)
+    return [value] if parts is None else [leaf for part in parts for leaf in flatten(part)]
+
+
+def packed_as(value: Any, leaves: Iterable[Any]) -> Any:
+    """Return leaves in the order of `flatten`, in the structure of a value; a mapping of any class becomes a dict."""
+    return _packed(value, iter(leaves))
+
+
+def map_structure(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Return a structure with the result of a function of each leaf, None included, and those of equal structures."""
+    return packed_as(value, [function(*leaves) for leaves in zip(*map(flatten, (value, *others)), strict=True)])
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    if isinstance(value, Mapping):
+        return [value[key] for key in sorted(value)]
+    return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def _packed(value: Any, leaves: Iterator[Any]) -> Any:
+    parts = _parts_of(value)
+    if parts is None:
+        return next(leaves)
+    made = [_packed(part, leaves) for part in parts]
+    if isinstance(value, Mapping):
+        by_key = dict(zip(sorted(value), made, strict=True))
+        return {key: by_key[key] for key in value}
+    kind: Any = value.__class__  # the type() of TensorFlow's container proxies is not their __class__
+    return kind(*made) if hasattr(kind, "_fields") else kind(made)
 
 
 def in_numpy(value: Any, where: str) -> Any:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import plural, wrong_type
-from detrand.comparison.structures import map_leaves
+from detrand.comparison.structures import flatten, map_leaves
 from detrand.errors import ArgumentError, MigrationError
 
 Input = np.ndarray | dict[str, Any]  # an array, or a dict of inputs
@@ -24,7 +23,7 @@ def as_batch(inputs: Any) -> tuple[Input, ...]:
     _check_gives_no_batches("inputs", inputs)
     given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     batch = tuple(_as_input(f"input {position}", one) for position, one in enumerate(given))
-    if not tf.nest.flatten(batch):
+    if not flatten(batch):
         raise ArgumentError(f"inputs must hold at least one array, but {inputs!r} was given")
     return batch
 
@@ -148,7 +147,7 @@ def training_batches(inputs: Any, labels: Any, steps: int) -> list[tuple[tuple[I
 
 def _check_sizes(number: int, inputs: tuple[Input, ...], labels: Any) -> None:
     """Check that labels have as many examples as an input; both may be flattened, but not to different sizes."""
-    shapes = [array.shape for array in tf.nest.flatten(inputs)]
+    shapes = [array.shape for array in flatten(inputs)]
     sizes = {shape[0] for shape in shapes if shape}
 
     def check(label: np.ndarray, where: str) -> None:
@@ -162,4 +161,4 @@ def _check_sizes(number: int, inputs: tuple[Input, ...], labels: Any) -> None:
 
 
 def _shapes(batch: Any) -> str:
-    return ", ".join(str(array.shape) for array in tf.nest.flatten(batch) if array is not None)
+    return ", ".join(str(array.shape) for array in flatten(batch) if array is not None)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.comparison.leaves import OUTPUT, read_leaf
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
+from detrand.packages import needed_by, tf
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.results import CheckResult, Report
 
@@ -37,6 +37,8 @@ class EventFiles:
     """
 
     def __init__(self, logdir: str | os.PathLike[str]):
+        with needed_by("A folder for TensorBoard"):
+            import tensorflow  # noqa: F401
         self._logdir = Path(logdir)
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         try:

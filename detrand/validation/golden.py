@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from detrand.checkpoints.loading import RestoredSession
+from detrand.checkpoints.pairing import RestoredSession
 from detrand.comparison.structures import in_numpy, load_structure, save_structure
 from detrand.comparison.values import compare
 from detrand.errors import MigrationError, RecordingError
@@ -34,7 +34,7 @@ from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
-_VERSION = 14
+_VERSION = 15
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(Activation, NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),

@@ -15,6 +15,7 @@ from typing import Any
 from detrand.changes import Changes
 from detrand.checkpoints.graph_files import GraphFile
 from detrand.errors import CheckpointError, MigrationError
+from detrand.packages import is_installed
 from detrand.seeding.callsite import describe_error
 from detrand.validation.migration import Migration
 from detrand.variables.checkpoint_files import checkpoint_specs
@@ -72,7 +73,8 @@ def with_files_found(migration: Migration, file: Path) -> Migration:
     is_beside = beside.exists() or any(any(beside.parent.glob(beside.name + end)) for end in ("", ".*"))
     found = str(beside) if is_beside else given
     try:
-        checkpoint_specs("checkpoint", found)
+        if is_installed("tensorflow"):
+            checkpoint_specs("checkpoint", found)
     except CheckpointError as error:
         places = "" if os.path.isabs(given) else f" (looked up in {file.parent} and in the working directory)"
         raise MigrationError(f"migration {migration.name} in {file}: {error}{places}") from error

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.changes import Changes
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import leaves_by_path
-from detrand.validation.noise.floor import epsilon_of, greatest_of
+from detrand.packages import is_loaded
+from detrand.validation.noise.floor import greatest_of
 
 # Policy -> the dtype that layers compute in, and the dtype of their variables.
 POLICIES = {
@@ -24,14 +24,13 @@ POLICIES = {
     "float64": ("float64", "float64"),
 }
 _EPSILONS = 8
+_EPSILON_OF = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def half_precision(policy: str | None) -> tf.DType | None:
+def half_precision(policy: str | None) -> str | None:
     """Return the dtype that layers compute in under a policy, if it is less precise than TF1's float32; else None."""
-    if policy is None:
-        return None
-    dtype = tf.as_dtype(POLICIES[policy][0])
-    return dtype if dtype.size < tf.float32.size else None
+    dtype = "float32" if policy is None else POLICIES[policy][0]
+    return dtype if dtype in ("float16", "bfloat16") else None
 
 
 def variable_dtype(policy: str | None) -> str:
@@ -46,13 +45,14 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
         yield
         return
     import keras
-    import tf_keras
 
+    policies = [("Keras 3's policy", keras.config.dtype_policy, keras.config.set_dtype_policy)]
+    if is_loaded("tensorflow"):
+        from tf_keras import mixed_precision
+
+        policies += [("tf_keras's policy", mixed_precision.global_policy, mixed_precision.set_global_policy)]
     with Changes() as changes:
-        for name, get, set_policy in (
-            ("Keras 3's policy", keras.config.dtype_policy, keras.config.set_dtype_policy),
-            ("tf_keras's policy", tf_keras.mixed_precision.global_policy, tf_keras.mixed_precision.set_global_policy),
-        ):
+        for name, get, set_policy in policies:
             changes.restore(name, functools.partial(set_policy, get()))
             set_policy(policy)
         yield
@@ -76,9 +76,8 @@ class PolicyTolerance:
     """
 
     def __init__(self, policy: str):
-        coarser = half_precision(policy) or tf.float32
-        self._dtype = coarser.name
-        self.rtol = _EPSILONS * epsilon_of(coarser)
+        self._dtype = half_precision(policy) or "float32"
+        self.rtol = _EPSILONS * _EPSILON_OF[self._dtype]
         self.rounds_variables = variable_dtype(policy) == self._dtype
 
     def closeness(self, desired: Any) -> Callable[[str], Closeness]:

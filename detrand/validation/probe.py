@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import and_more
+from detrand.comparison.structures import flatten, map_structure
 from detrand.validation.migration import Migration
 from detrand.validation.programs.activations import NOT_MEASURED, Activation
 
@@ -32,7 +32,7 @@ class Weakness(NamedTuple):
 
 def weaknesses(migration: Migration, runs: Sequence[Sequence[Activation]]) -> tuple[Weakness, ...]:
     """Return what the inputs of a migration do not show, given the activations of runs with them."""
-    arrays = [array for array in tf.nest.flatten(list(migration.first_batch())) if array.dtype.kind == "f"]
+    arrays = [array for array in flatten(list(migration.first_batch())) if array.dtype.kind == "f"]
     found = []
     if _is_of_one(migration):
         found.append(Weakness("a batch of one has the same sum and mean", is_of_batch=True))
@@ -55,16 +55,16 @@ def probed(migration: Migration, weak: Sequence[Weakness]) -> Migration:
         tiled = np.repeat(array, _BATCH, 0) if is_of_one and array.shape[:1] == (1,) else array
         return _like(tiled, generator, wider)
 
-    inputs = tuple(tf.nest.map_structure(other, list(migration.first_batch())))
+    inputs = tuple(map_structure(other, list(migration.first_batch())))
     train = migration.train
     if train is not None:
         labels = migration.training_batches()[0][1]
-        train = replace(train, labels=tf.nest.map_structure(other, labels), steps=1)
+        train = replace(train, labels=map_structure(other, labels), steps=1)
     return replace(migration, inputs=inputs, train=train, checkpoint=None)
 
 
 def _is_of_one(migration: Migration) -> bool:
-    return all(array.shape[:1] == (1,) for array in tf.nest.flatten(list(migration.first_batch())))
+    return all(array.shape[:1] == (1,) for array in flatten(list(migration.first_batch())))
 
 
 def _like(array: np.ndarray, generator: np.random.Generator, wider: float) -> np.ndarray:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.optimizers import is_average
+from detrand.comparison.structures import flatten, map_structure
+from detrand.packages import tf
 from detrand.validation.audit.hyperparameters import (
     DECAY,
     OPTIMIZER,
@@ -219,8 +220,8 @@ class Reference:
         if question not in self._answers and not self.runs_tf1:  # a golden file of an earlier version
             return None
         outputs = self.training(TRAINING.mode).steps[0]["outputs"]
-        others = tf.nest.map_structure(_first_rows_twice, outputs)
-        pairs = zip(tf.nest.flatten(outputs), tf.nest.flatten(others), strict=True)
+        others = map_structure(_first_rows_twice, outputs)
+        pairs = zip(flatten(outputs), flatten(others), strict=True)
         if all(np.array_equal(leaf, other) for leaf, other in pairs):
             return None
         program = loss_of_outputs(self._migration, self.batches[0][1], others)

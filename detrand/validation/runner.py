@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.checkpoints.graph_files import GraphFile
-from detrand.checkpoints.loading import NameMapProposal
+from detrand.checkpoints.pairing import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
+from detrand.comparison.structures import map_structure
 from detrand.comparison.values import compare, compare_by_path
-from detrand.errors import ArgumentError, MigrationError
+from detrand.errors import ArgumentError, MigrationError, MissingPackageError
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS, PortHyperparameters
@@ -26,7 +26,7 @@ from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pai
 from detrand.validation.diagnosis.name_search import search_names
 from detrand.validation.diagnosis.port_graph import PortGraph, traced_port
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
-from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
@@ -124,6 +124,8 @@ class Runner:
         try:
             tf1, port = self.variables()
             comparison = compare_specs(tf1, port, self.migration.name_map)
+        except MissingPackageError:
+            raise
         except Exception:  # the checks report what a program raises
             return
         given = tf1 if callable(self.migration.name_map) else self.migration.name_map or ()
@@ -287,7 +289,7 @@ class Runner:
         """Return whether the port has a different regularization loss for inputs of zeros, with equal weights."""
         if port.regularization_loss is None:
             return False
-        zeros = tuple(tf.nest.map_structure(np.zeros_like, self.migration.first_batch()))
+        zeros = tuple(map_structure(np.zeros_like, self.migration.first_batch()))
         tf1 = self.tf1.outcome(replace(port.config, op_seeds=())) if port.config.weights == "initial" else None
         try:
             other = run_port(replace(self.migration, inputs=zeros), port.config, self.tf1.shapes(), tf1)

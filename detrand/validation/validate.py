@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from importlib import metadata
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import quote, wrong_type
-from detrand.checkpoints.loading import check_checkpoint
 from detrand.comparison.metrics import has_vectors
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError, MigrationError
+from detrand.packages import is_installed, is_loaded, needed_by, tf
 from detrand.random_tool import dispatchers_installed
 from detrand.validation.checks.registry import checks_of, left_out_of_graph_file, not_run, run_check
 from detrand.validation.checks.variables import paired_variables
 from detrand.validation.event_files import EventFiles
+from detrand.validation.frameworks.tensorflow import own_global_step
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances, is_metric_of
-from detrand.validation.programs.port import own_global_step
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit, CheckResult, PairedVariable, Report
 from detrand.validation.runner import Runner
@@ -125,10 +124,15 @@ def validate(
     if not isinstance(migration, Migration):
         remedy = "write detrand.validate(detrand.Migration(tf1=..., port=..., inputs=...))"
         raise wrong_type("migration", migration, "a detrand.Migration", remedy)
+    if golden is None or is_installed("tensorflow"):
+        with needed_by("detrand.validate without golden"):
+            import tensorflow  # noqa: F401
     if tolerances is not None:
         migration = dataclasses.replace(migration, tolerances=tolerances)
     names = selected_checks(migration, checks)
-    if migration.checkpoint is not None:
+    if migration.checkpoint is not None and is_installed("tensorflow"):
+        from detrand.checkpoints.loading import check_checkpoint
+
         check_checkpoint("checkpoint", os.fsdecode(migration.checkpoint))  # before minutes of other checks
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     progress = progress or Progress()
@@ -210,7 +214,7 @@ def selected_checks(migration: Migration, checks: Sequence[str] | None) -> list[
 def _check_before(runner: Runner, progress: Progress, checks: Sequence[str]) -> None:
     """Raise a `MigrationError`, before minutes of checks, if the port, training or a tolerance cannot be used."""
     migration = runner.migration
-    if not tf.compat.v1.executing_eagerly_outside_functions():
+    if is_loaded("tensorflow") and not tf.compat.v1.executing_eagerly_outside_functions():
         raise MigrationError(
             f"eager execution is off, so the port of {migration.name} cannot be run. A module that was imported called "
             "tf.compat.v1.disable_v2_behavior() or disable_eager_execution(). Call "

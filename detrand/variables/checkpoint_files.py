@@ -7,9 +7,8 @@ import difflib
 import os
 import re
 
-import tensorflow as tf
-
 from detrand.errors import CheckpointError
+from detrand.packages import tf
 from detrand.variables.spec import VariableSpec
 
 

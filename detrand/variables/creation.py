@@ -19,18 +19,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
-from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import KERAS3_CREATE_VARIABLE, KERAS3_INITIALIZE_LATER, keras3_dtype, keras3_path
 from detrand._patching.patches import Patches, Replacements, Shared
 from detrand._patching.variables import CREATE_VARIABLE, scoped_variable_name
 from detrand.arguments import plural
 from detrand.changes import Changes, attribute_set, locked
 from detrand.errors import VariableCreationError
+from detrand.packages import is_loaded, tf
 from detrand.scopes import Entered, Scope
 from detrand.seeding import callsite, cursors
-from detrand.variables.sources import name_of, shape_tuple, spec_of
+from detrand.variables.sources import is_tensorflow_variable, name_of, spec_of
+from detrand.variables.spec import dtype_name, shape_tuple
 
 _Shape = tuple[int | None, ...] | None  # None if the rank is unknown
 _Description = tuple[str, _Shape, str | None]  # the name with all scopes or the path, the shape, and the dtype if known
@@ -198,13 +199,18 @@ def _observe(make_observer: Callable[[], _Observer]) -> Iterator[None]:
 
 def _install(patches: Patches) -> None:
     patches.run_threads_in(_scope_of_child_thread)
-    patches.replace(CREATE_VARIABLE, _observed_in_tensorflow)
-    patches.replace_when_imported(_in_keras3())
+    patches.replace_when_imported(_creations())
 
 
 @functools.cache
-def _in_keras3() -> Replacements:
-    return Replacements({KERAS3_CREATE_VARIABLE: _observed_in_keras3, KERAS3_INITIALIZE_LATER: _unobserved})
+def _creations() -> Replacements:
+    return Replacements(
+        {
+            CREATE_VARIABLE: _observed_in_tensorflow,
+            KERAS3_CREATE_VARIABLE: _observed_in_keras3,
+            KERAS3_INITIALIZE_LATER: _unobserved,
+        }
+    )
 
 
 _dispatchers = Shared(_install)
@@ -244,7 +250,7 @@ def _observed(
 
     def create(owner: Any, *args: Any, **kwargs: Any) -> Any:
         asked = _thread.may_create
-        asks_creators = any(owner is each for each in _ASK_CREATORS)  # a variable compares by value
+        asks_creators = _asks_creators(owner)
         observers = () if _thread.creating or (asked and asks_creators) else _observers.all()
         describe = None
         if observers:
@@ -268,7 +274,10 @@ def _observed(
     return create
 
 
-_ASK_CREATORS = (tf.Variable, tf.compat.v1.Variable)  # variable creators decide which class is created
+def _asks_creators(owner: Any) -> bool:
+    """Return whether variable creators decide which class is created by a call of a class."""
+    # A variable compares by value.
+    return is_loaded("tensorflow") and (owner is tf.Variable or owner is tf.compat.v1.Variable)
 
 
 @dataclass
@@ -334,7 +343,7 @@ def _creation_in_keras3(
     """Return what describes the variable that a call creates; None if a TensorFlow variable in it counts instead."""
     arguments = signature.bind_partial(variable, *args, **kwargs).arguments
     value, shape, dtype = (arguments.get(name) for name in ("initializer", "shape", "dtype"))
-    if isinstance(value, tf.Variable):
+    if is_tensorflow_variable(value):
         return None
 
     def describe() -> _Description:
@@ -352,11 +361,15 @@ def _shape_and_dtype(value: Any, shape: Any, dtype: Any) -> tuple[_Shape, str | 
         if tensor is not None:
             shape = tensor.shape if shape is None else shape
             dtype = tensor.dtype if dtype is None else dtype
-    return shape_tuple(shape), None if dtype is None else tf.as_dtype(dtype).base_dtype.name
+    return shape_tuple(shape), None if dtype is None else dtype_name(dtype)
 
 
-def _traced(value: Any, dtype: Any) -> tf.Tensor | None:
+def _traced(value: Any, dtype: Any) -> Any:
     """Return an initial value as a tensor of a temporary graph: nothing runs, and no op seed is used."""
+    if not is_loaded("tensorflow"):
+        return None if callable(value) else np.asarray(value)
+    from detrand._patching.graphs import scratch_function_graph
+
     cursor = cursors.current()
     unseeded = contextlib.nullcontext() if cursor is None else cursor.shape_inference(is_executed=lambda: False)
     try:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import check_callable, plural, wrong_type
 from detrand.errors import ArgumentError
+from detrand.packages import tf
 from detrand.variables.spec import FromTF1
 
 _Sizes = tuple[int, ...]
@@ -92,7 +92,7 @@ class Form:
     def to_port(self, arrays: Mapping[str, Any], *, values: bool) -> dict[str, Any]:
         """Return the port's arrays or tensors from TF1's, with zeros for missing ones; values get the constants."""
         some = next(iter(arrays.values()))
-        in_numpy = not tf.is_tensor(some)
+        in_numpy = isinstance(some, (np.ndarray, np.generic))
         reshape: Any = np.reshape if in_numpy else tf.reshape
         if self.sources is None:
             has_same_shape = [*self.tf1.values()] == [*self.port.values()]  # which may be unknown
@@ -127,7 +127,7 @@ class Form:
 
 
 def _numpy_dtype(array: Any) -> Any:
-    return array.dtype.as_numpy_dtype if tf.is_tensor(array) else array.dtype
+    return getattr(array.dtype, "as_numpy_dtype", array.dtype)
 
 
 @functools.lru_cache(maxsize=256)  # the variables of a port are read many times

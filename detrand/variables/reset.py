@@ -6,11 +6,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import quote, wrong_type
 from detrand.errors import ArgumentError
+from detrand.packages import tf
 from detrand.variables.sources import joined_variables
+from detrand.variables.spec import shape_tuple
 
 
 def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> None:
@@ -57,9 +58,9 @@ def reset_variables(source: Any, value: float = 0.001, session: Any = None) -> N
             "argument"
         )
     for name, variable in variables:
-        shape = tf.TensorShape(variable.shape)
-        shape = shape if shape.is_fully_defined() else tf.shape(variable).numpy()
-        variable.assign(_filled(name, shape, tf.as_dtype(variable.dtype), value))
+        shape = shape_tuple(variable.shape)
+        is_known = shape is not None and None not in shape
+        variable.assign(_filled(name, shape if is_known else tf.shape(variable).numpy(), variable.dtype, value))
 
 
 def _reset_in_session(variables: list[tuple[str, Any]], value: float, session: Any) -> None:
@@ -85,16 +86,18 @@ def _reset_in_session(variables: list[tuple[str, Any]], value: float, session: A
                     "unknown. Run its initializer first"
                 ) from None
         # The initializer assigns its input, whatever is fed for it, so no op has to be added.
-        feeds[variable.initializer.inputs[1]] = _filled(name, shape, variable.dtype.base_dtype, value)
+        feeds[variable.initializer.inputs[1]] = _filled(name, shape, variable.dtype, value)
     session.run([variable.initializer for _, variable in variables], feeds)
 
 
-def _filled(name: str, shape: Any, dtype: tf.DType, value: float) -> Any:
-    if dtype == tf.string:
+def _filled(name: str, shape: Any, dtype: Any, value: float) -> Any:
+    dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    if dtype.kind == "O":  # a string
         return np.full(shape, b"", object)
-    if dtype.is_integer and not dtype.min <= value <= dtype.max:  # NaN is neither
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if limits is not None and not limits.min <= value <= limits.max:  # NaN is neither
         raise ArgumentError(
-            f"value={value!r} does not fit variable {name!r} of dtype {dtype.name}. Pass a value from {dtype.min} to "
-            f"{dtype.max}"
+            f"value={value!r} does not fit variable {name!r} of dtype {dtype.name}. Pass a value from {limits.min} to "
+            f"{limits.max}"
         )
-    return np.full(shape, int(value) if dtype.is_integer or dtype.is_bool else value).astype(dtype.as_numpy_dtype)
+    return np.full(shape, int(value) if dtype.kind in "iub" else value).astype(dtype)

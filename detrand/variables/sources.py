@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.keras import (
     flattened_layers,
@@ -25,10 +24,11 @@ from detrand._patching.keras import (
 from detrand._patching.variables import save_slice, slice_spec
 from detrand.arguments import quote, wrong_type
 from detrand.errors import ArgumentError
+from detrand.packages import tf
 from detrand.variables.checkpoint_files import checkpoint_specs
 from detrand.variables.flax_modules import flax_variables, is_flax_module, paths_of_modules
 from detrand.variables.forms import ModuleVariable
-from detrand.variables.spec import VariableSpec
+from detrand.variables.spec import VariableSpec, dtype_name, shape_tuple
 from detrand.variables.torch_modules import is_torch_module, parts_of_module, torch_variables
 
 _ACCEPTED = (
@@ -158,25 +158,25 @@ def named_variables(source: Any, argument: str = "source") -> dict[str, Any]:
 
 def spec_of(variable: Any) -> VariableSpec:
     """Return the spec of a variable of TensorFlow or Keras."""
-    dtype = tf.as_dtype(variable.dtype).base_dtype.name
+    dtype = variable.dtype if isinstance(variable.dtype, str) else dtype_name(variable.dtype)
     form = (variable.tf1_shape, variable.from_tf1) if isinstance(variable, ModuleVariable) else (None, None)
     return VariableSpec(shape_tuple(variable.shape), dtype, bool(variable.trainable), *form)
 
 
-def assign(variable: Any, value: tf.Tensor) -> None:
-    """Assign a tensor of TensorFlow to a variable, which may be one of JAX, PyTorch or Flax."""
-    variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
+def assign(variable: Any, value: Any) -> None:
+    """Assign an array or a tensor of TensorFlow to a variable, which may be one of JAX, PyTorch or Flax."""
+    is_as_given = is_tensorflow_variable(variable) or isinstance(value, (np.ndarray, np.generic))
+    variable.assign(value if is_as_given else value.numpy())
+
+
+def is_tensorflow_variable(item: Any) -> bool:
+    """Return whether something is a ``tf.Variable``, without importing TensorFlow."""
+    return is_instance_of_loaded(item, "tensorflow", "Variable")
 
 
 def name_of(variable: Any) -> str:
     """Return a variable's name without ``:0``; for a Keras 3 variable, its path."""
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
-
-
-def shape_tuple(shape: Any) -> tuple[int | None, ...] | None:
-    """Return a shape of any type as a tuple; None if its rank is unknown."""
-    shape = tf.TensorShape(shape)
-    return None if shape.rank is None else tuple(shape.as_list())
 
 
 def _by_unique_name(named: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
             if not isinstance(item, VariableSpec) and not _is_variable(item):
                 raise _not_accepted(f"{argument}[{name!r}]", item, "a variable or a VariableSpec")
         return list(source.items())
-    if isinstance(source, tf.Graph):
+    if is_instance_of_loaded(source, "tensorflow", "Graph"):
         source = source.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     elif is_layer_or_module(source):
         source = [source]
@@ -267,16 +267,20 @@ def _is_layer(source: Any) -> bool:
 
 def is_layer_or_module(source: Any) -> bool:
     """Return whether something is a layer or model of Keras, or a module of TensorFlow, PyTorch or Flax."""
-    return isinstance(source, tf.Module) or _is_layer(source) or is_torch_module(source) or is_flax_module(source)
+    if is_instance_of_loaded(source, "tensorflow", "Module") or _is_layer(source):
+        return True
+    return is_torch_module(source) or is_flax_module(source)
 
 
 def _is_variable(item: Any) -> bool:
-    return isinstance(item, (tf.Variable, ModuleVariable)) or is_instance_of_loaded(item, "keras", "Variable")
+    if isinstance(item, ModuleVariable) or is_tensorflow_variable(item):
+        return True
+    return is_instance_of_loaded(item, "keras", "Variable")
 
 
 def _not_accepted(argument: str, given: Any, accepted: str) -> ArgumentError:
     remedy = ""
-    if isinstance(given, tf.compat.v1.Session):
+    if is_instance_of_loaded(given, "tensorflow", "compat.v1.Session"):
         remedy = "pass its graph, session.graph"
     elif _is_variable(given):
         remedy = "pass a list, [variable]"

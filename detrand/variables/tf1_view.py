@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from detrand.packages import tf
 from detrand.variables.comparison import NameMap, forms_of
 from detrand.variables.forms import Form
-from detrand.variables.sources import JoinedVariable, assign
-from detrand.variables.spec import VariableSpec
+from detrand.variables.sources import JoinedVariable, assign, is_tensorflow_variable
+from detrand.variables.spec import VariableSpec, is_compatible
 
 Shapes = Mapping[str, tuple[int | None, ...] | None]  # by TF1 name
 
@@ -117,7 +117,8 @@ class TF1View:
                 if not form.tf1.keys().isdisjoint(arrays):
                     given = {**{name: known[name] for name in form.tf1}, **given}
         for position, array in self.to_parts(given, values=True).items():
-            assign(self.parts[position], tf.cast(array, self.parts[position].dtype))
+            part = self.parts[position]
+            assign(part, tf.cast(array, part.dtype) if is_tensorflow_variable(part) else np.asarray(array))
 
     def from_parts(self, of_parts: Mapping[int, Any], *, values: bool = False) -> dict[str, Any]:
         """Return arrays by TF1 name from arrays of the parts; None for None, and nothing where an array is missing."""
@@ -141,8 +142,11 @@ class TF1View:
         """
         found: dict[int, Any] = {}
         for form in self._forms:
-            compatible = {name: tf.TensorShape(shape).is_compatible_with for name, shape in form.tf1.items()}
-            given = {name: arrays[name] for name in form.tf1 if name in arrays and compatible[name](arrays[name].shape)}
+            given = {
+                name: arrays[name]
+                for name, shape in form.tf1.items()
+                if name in arrays and is_compatible(shape, arrays[name].shape)
+            }
             for name, array in form.to_port(given, values=values).items() if given else ():
                 if values or not given.keys().isdisjoint(form.tf1_names[name]):
                     found.update(zip(self._positions[name], self._variables[name].cut(array), strict=True))

@@ -14,7 +14,15 @@ import pytest
 import tensorflow as tf
 
 from detrand import ArgumentError, RecordingError
-from detrand.comparison.structures import VERSION, in_numpy, load_structure, save_structure
+from detrand.comparison.structures import (
+    VERSION,
+    flatten,
+    in_numpy,
+    load_structure,
+    map_structure,
+    packed_as,
+    save_structure,
+)
 
 State = collections.namedtuple("State", ["c", "h"])
 
@@ -283,3 +291,21 @@ def test_equal_arrays_are_stored_once(tmp_path):
     for name, expected in value.items():
         np.testing.assert_array_equal(loaded[name], expected)
         assert loaded[name].dtype == expected.dtype
+
+
+Pair = collections.namedtuple("Pair", ["second", "first"])
+STRUCTURES = [1, None, [1, (2, [])], {"b": 1, "a": {"d": None, "c": [2, 3]}}, Pair(1, {"x": (2,)}), ([], {}), "text"]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_leaves_are_in_the_order_of_tensorflows_nest(structure):
+    leaves = flatten(structure)
+    assert leaves == tf.nest.flatten(structure)
+    assert packed_as(structure, range(len(leaves))) == tf.nest.pack_sequence_as(structure, [*range(len(leaves))])
+
+    def paired(leaf, other):
+        return leaf, other
+
+    mapped = map_structure(paired, structure, structure)
+    assert mapped == tf.nest.map_structure(paired, structure, structure)
+    assert type(mapped) is type(tf.nest.map_structure(paired, structure, structure))

@@ -17,9 +17,10 @@ from detrand import enable_v1_layers, validate
 from detrand.__main__ import COULD_NOT_RUN, FAILED, PASSED, main
 from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.validation.checks.registry import run_check
+from detrand.validation.frameworks.tensorflow import functions_as_written
 from detrand.validation.migration_files import load_migrations
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, functions_as_written, port_scope
+from detrand.validation.programs.port import Port, port_scope
 from detrand.validation.reference import Reference
 from tests.support.classifier_migrations import NAMES, train
 

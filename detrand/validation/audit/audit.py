@@ -30,9 +30,10 @@ from detrand.validation.audit.hyperparameters import (
     layer_of,
     with_decay,
 )
+from detrand.validation.frameworks.tensorflow import own_global_step
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import UntracedPortError, numpy_seeded
-from detrand.validation.programs.port import FreshPort, own_global_step
+from detrand.validation.programs.port import FreshPort
 from detrand.validation.results import Audit, AuditedHyperparameter
 
 _OF_LAYERS = (EPSILON, MOMENTUM, FORGET_BIAS, ACTIVATION)  # any variable of a layer may have them

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import function_graphs
+from detrand.packages import tf
 from detrand.validation.programs.upstream import all_upstream, input_ops, upstream
 
 ADDS = ("AddV2", "Add")
@@ -106,6 +105,8 @@ class Dataflow:
 
     def inside(self, op: tf.Operation) -> Iterator[tuple[tf.Graph, Dataflow]]:
         """Yield the graphs of the functions that an op calls, each with its dataflow."""
+        from detrand._patching.graphs import function_graphs
+
         for graph in function_graphs(op):
             pairs = zip(graph.inputs, graph.outputs, strict=True) if "While" in op.type else ()
             changed = {argument.op.name for argument, after in pairs if argument.op is not back_through(after).op}

@@ -15,24 +15,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.flax import OptaxOptimizer
-from detrand._patching.keras import underlying_variable
+from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import (
     hyperparameters_of_tf1_optimizer,
     hyperparameters_of_torch_optimizer,
     is_torch_optimizer,
 )
+from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
 from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
-from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.framework import Framework
+from detrand.validation.frameworks.tensorflow import is_tensor
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
 from detrand.validation.programs.upstream import input_ops
-from detrand.variables.sources import joined_variables, parts_of
+from detrand.variables.sources import joined_variables, parts_of, spec_of
 from detrand.variables.tf1_view import TF1View
 
 # (owner: the TF1 name of a variable, or "optimizer" and the like; name of the hyperparameter) -> value
@@ -443,7 +444,7 @@ def _initializer(layer: Any, weight: Any) -> str | None:
     initializer = next((found for found in (getattr(layer, each, None) for each in names) if callable(found)), None)
     if initializer is None:
         return None
-    shape, dtype = tuple(weight.shape), tf.as_dtype(weight.dtype).name
+    shape, dtype = tuple(weight.shape), spec_of(weight).dtype
     value = describe_initializer(lambda: initializer(shape, dtype=dtype))
     if value is not None and name == "bias" and getattr(layer, "unit_forget_bias", False):
         return f"{value}, 1 for the forget gate"
@@ -480,7 +481,7 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     >>> hyperparameters_of_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1))["optimizer", "initial_accumulator_value"]
     0.1
     """
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+    if is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
         given = hyperparameters_of_tf1_optimizer(optimizer)
         given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
     elif is_torch_optimizer(optimizer):
@@ -521,4 +522,4 @@ def _known_values(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
             continue
         with contextlib.suppress(TypeError, ValueError):
-            yield name, float(tf.get_static_value(value))
+            yield name, float(tf.get_static_value(value) if is_tensor(value) else value)

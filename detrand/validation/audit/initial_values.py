@@ -10,8 +10,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from detrand.packages import tf
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 
 DRAWS = {"RandomUniform": "uniform", "RandomStandardNormal": "normal", "TruncatedNormal": "truncated normal"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import and_more, plural
 from detrand.checkpoints.graph_files import GraphFile
 from detrand.checkpoints.training_state import AVERAGE
+from detrand.comparison.structures import flatten
 from detrand.comparison.values import compare
 from detrand.errors import CheckpointError, MigrationError
+from detrand.packages import needed_by
 from detrand.seeding.callsite import describe_error
 from detrand.validation.checks.seeds import findings_of_seeds
 from detrand.validation.compare_outcomes import compare_outcomes, findings_of_averages
@@ -145,7 +146,7 @@ def constant_mode(runner: Runner) -> Found:
     if runner.migration.strategy is not None:  # the functional model would be made outside of the replicas
         return compare_in(runner, CONSTANT_MODE, "called directly")
     outputs = runner.port(TRAINING).outputs
-    if any(type(leaf) in (bool, int, float, complex, str) for leaf in tf.nest.flatten(outputs)):
+    if any(type(leaf) in (bool, int, float, complex, str) for leaf in flatten(outputs)):
         return compare_in(runner, CONSTANT_MODE, "called directly: a Keras functional model returns tensors only")
     tf1, op_seeds = runner.tf1.outcome(CONSTANT_MODE), runner.op_seeds_of_loops()
     in_model = run_port_in_functional_model(runner.migration, tf1, runner.tf1.shapes(), op_seeds)
@@ -184,7 +185,8 @@ def checkpoint(runner: Runner) -> Found:
         )
         return _not_restored(error, remedy if error.does_not_fit else "")
     try:
-        port = run_port_from_checkpoint(runner.migration, tf1)
+        with needed_by("Reading a checkpoint"):
+            port = run_port_from_checkpoint(runner.migration, tf1)
     except CheckpointError as error:
         return _not_restored(error, "")
     assert tf1.restored is not None

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, Cause, of_values
@@ -63,7 +63,7 @@ class _PortLoss:
         """Return the loss with substitutes; NaN if it cannot be computed with them."""
         try:
             value = self.port.run(substitution).values.get(self._name)
-        except (tf.errors.OpError, ValueError, TypeError):  # values that do not fit
+        except (ValueError, TypeError):  # values that do not fit
             return math.nan
         return math.nan if value is None else float(value.elements[0])
 

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from detrand._patching.keras import underlying_variable
+from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
 from detrand.arguments import and_more
 from detrand.errors import MigrationError
@@ -253,7 +252,9 @@ def _counterparts(runner: Runner, optimizer: Any, sliced: Collection[str]) -> di
     for name, other in compared.port_names.items():
         parts = view.parts_of(name) if name in view.positions else []
         constraint = next((each for part in parts if (each := constraints.get(id(part)))), None)
-        is_applied = name not in compared.rearranged and isinstance(optimizer, keras.optimizers.Optimizer)
+        is_applied = name not in compared.rearranged and is_instance_of_loaded(
+            optimizer, "keras", "optimizers.Optimizer"
+        )
         if constraint is not None and not (is_applied and len(parts) == 1):
             raise MigrationError(f"{other} has a constraint")
         found[name] = InPort(other, constraint, name in sliced)

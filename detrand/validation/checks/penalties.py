@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import keras
 import numpy as np
 
+from detrand._patching.keras import is_instance_of_loaded
 from detrand.arguments import and_more
 from detrand.validation.audit.hyperparameters import AMOUNTS, REGULARIZER, SQUARES, factors_of
 from detrand.validation.diagnosis.causes import is_close
@@ -80,7 +80,7 @@ def _frozen_in_keras(runner: Runner) -> set[str]:
         pair.tf1_name
         for pair in runner.compared_variables().pairs
         if pair.port.trainable is False and pair.tf1.trainable is not True
-        if isinstance(variables.get(pair.port_name), keras.Variable)
+        if is_instance_of_loaded(variables.get(pair.port_name), "keras", "Variable")
     }
 
 

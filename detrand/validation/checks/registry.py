@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from detrand.checkpoints.graph_files import GraphFile
-from detrand.errors import MigrationError
+from detrand.errors import MigrationError, MissingPackageError
 from detrand.seeding.callsite import describe_error, line_of_user
 from detrand.validation.checks.computation import (
     as_recorded,
@@ -151,6 +151,8 @@ def _found(name: str, runner: Runner) -> Found:
         return CHECKS[name].run(runner)
     except MigrationError:
         raise
+    except MissingPackageError as error:
+        return Found(True, str(error), compared=False)
     except Exception as error:
         described, where = describe_error(error), line_of_user(error)
         if not where and name == "training-steps":

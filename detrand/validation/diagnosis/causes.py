@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detrand._patching.graphs import op_def
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
 from detrand.validation.audit.hyperparameters import (
@@ -440,7 +439,7 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
     words = ""
     if divergence.attribute and not _name_of_attribute(op_type, divergence.attribute):
         words = CONSTANTS.get(op_type, "") if kind_of_attribute == "input" else ""
-        name = which if kind_of_attribute == "attribute" else _argument(op_type, int(which))
+        name = which if kind_of_attribute == "attribute" else _argument(divergence.tf1, int(which))
         words = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
     elif divergence.constants is not None and not divergence.attribute:
         words = "constant"
@@ -490,10 +489,10 @@ def _slice(op: TracedOp | None) -> str:
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
-def _argument(op_type: str, number: int) -> str:
-    """Return the name of an input of an op."""
-    arguments = op_def(op_type).input_arg
-    return arguments[number].name if number < len(arguments) else arguments[-1].name
+def _argument(op: TracedOp | None, number: int) -> str:
+    """Return the name of a constant input of an op of TF1."""
+    arguments = op.arguments if op is not None else ()
+    return next(iter(arguments[number:] or arguments[-1:]), f"input {number}")
 
 
 def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
@@ -638,7 +637,7 @@ def _other_axes(divergence: Divergence) -> Iterator[Cause]:
     op_type = divergence.types[0]
     for name, values in divergence.attributes.items():
         kind_of_attribute, _, which = name.partition(" ")
-        argument = _argument(op_type, int(which)) if kind_of_attribute == "input" else which
+        argument = _argument(divergence.tf1, int(which)) if kind_of_attribute == "input" else which
         if _ARGUMENTS.get(argument, argument) == "axis":
             yield of_values(f"axis of {op_type}", *values)
 
@@ -842,7 +841,9 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]
-        words = [(_argument(op_type, int(name.removeprefix("input "))), divergence.attributes[name]) for name in names]
+        words = [
+            (_argument(divergence.tf1, int(name.removeprefix("input "))), divergence.attributes[name]) for name in names
+        ]
         found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
     if not found:
         kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)

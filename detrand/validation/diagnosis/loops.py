@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import function_graphs
+from detrand.packages import tf
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.tf1 import config_as_written
 from detrand.validation.programs.upstream import input_ops, name_of
@@ -26,7 +25,7 @@ _READING = {*_LOOPS, "If", "ReadVariableOp", "ResourceGather", "ResourceGatherNd
 _ITERATION = re.compile(r"/iteration_(\d+)/")
 
 # Returns what tensors of a graph hold, by name.
-Fetch = Callable[[tf.compat.v1.GraphDef, Sequence[str]], Mapping[str, np.ndarray]]
+Fetch = Callable[[Any, Sequence[str]], Mapping[str, np.ndarray]]
 
 
 class Unrolled(NamedTuple):
@@ -153,6 +152,8 @@ def _names_of_functions(op: tf.Operation, without_body: bool) -> list[str]:
 
 def _functions(operations: Iterable[tf.Operation]) -> dict[str, Any]:
     """Return the graphs of the functions that ops call, however deep, by name."""
+    from detrand._patching.graphs import function_graphs
+
     found: dict[str, Any] = {}
     for op in operations:
         for graph in function_graphs(op, conditions=True):
@@ -175,6 +176,7 @@ def _counts(body: Any) -> bool:
 
 def _has_effects(graph: Any, may_draw: bool = True) -> bool:
     """Return whether an op of a graph writes something, or draws numbers that `drawn_in_turn` does not."""
+    from detrand._patching.graphs import function_graphs
 
     def has_effects(op: tf.Operation) -> bool:
         if op.op_def.is_stateful and op.type not in _READING and op.type != "Placeholder":

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
@@ -24,8 +23,8 @@ from detrand.validation.programs.upstream import all_upstream, op_of
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
 RTOLS = (1e-6, 1e-9)
 _FEW = 256  # elements
-_HALVES = {str(tf.float16), str(tf.bfloat16)}
-_DTYPES = {*_HALVES, str(tf.float32), str(tf.float64)}
+_HALVES = {"<dtype: 'float16'>", "<dtype: 'bfloat16'>"}
+_DTYPES = {*_HALVES, "<dtype: 'float32'>", "<dtype: 'float64'>"}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 

@@ -12,9 +12,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from detrand.comparison.values import leaves_by_path
+from detrand.packages import tf
 from detrand.validation.frameworks.traces import Trace
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig

@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.comparison.values import leaves_by_path
+from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, calls_of_op
 from detrand.validation.diagnosis.loops import drawn_in_turn, takes_shapes_only, unrolled
 from detrand.validation.diagnosis.trace import (
@@ -28,6 +27,7 @@ from detrand.validation.diagnosis.trace import (
     traced_op,
     watched_in,
 )
+from detrand.validation.frameworks.tensorflow import functions_as_written
 from detrand.validation.frameworks.traces import (
     IN_FUNCTION,
     NOTHING,
@@ -44,7 +44,7 @@ from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_fl
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, built_port, functions_as_written, port_scope
+from detrand.validation.programs.port import Port, built_port, port_scope
 from detrand.validation.programs.upstream import input_ops, name_of, op_of
 from detrand.variables.tf1_view import Shapes, TF1View
 
@@ -93,6 +93,8 @@ class PortGraph(TracedPort):
         self._migration = migration
         port = port or built_port(migration, config, tf1_shapes)[0]
         port.check_graph()
+        from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+
         outputs: dict[str, str] = {}
 
         def look(returned: Any) -> Any:
@@ -179,7 +181,7 @@ class PortGraph(TracedPort):
         An op that cannot compute with these values, as their shapes do not fit, is left out with all that it leads to.
 
         Raises:
-          tf.errors.OpError, ValueError: if the graph cannot be run with these values.
+          ValueError: if the graph cannot be run with these values.
         """
         changed = self._changed_by(substituted)
         arrays, left_out = self._computed(substituted, changed)
@@ -204,8 +206,10 @@ class PortGraph(TracedPort):
                 return self._fetched(definition, feeds, changed, left_out), left_out
             except (tf.errors.OpError, ValueError) as error:
                 failed = _op_that_raised(error)
-                if self._first is None or failed not in self.ops or failed in left_out:
+                if self._first is None:
                     raise
+                if failed not in self.ops or failed in left_out:
+                    raise ValueError(str(error)) from error
                 left_out |= _leave_out(definition, failed)
 
     def _fetched(

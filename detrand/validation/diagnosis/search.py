@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.arguments import and_more
 from detrand.validation.audit.hyperparameters import RATE
@@ -41,7 +40,6 @@ _MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
-_REFUSED = (tf.errors.OpError, ValueError, TypeError)  # by a graph, for values that do not fit
 
 
 class Diagnosis(NamedTuple):
@@ -383,7 +381,7 @@ class _Search:
     def _run(self, done: Substitution, trial: Trial) -> TraceComparison | None:
         try:
             return self._compared(self._port.run(done.and_also(trial.substitution)))
-        except _REFUSED:
+        except (ValueError, TypeError):  # values that do not fit
             return None
 
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:

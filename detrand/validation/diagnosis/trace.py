@@ -13,13 +13,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.function_traces import FUNCTION_CALL
-from detrand._patching.graphs import builds_a_function, function_graphs
 from detrand._patching.patches import Patches
-from detrand._patching.tensorflow import converted_by_autograph
 from detrand.arguments import shorten
+from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
 from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.frameworks.traces import (
@@ -50,6 +48,8 @@ _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "
 
 def traced_op(op: tf.Operation, line: str | None = None, functions: Sequence[Any] | None = None) -> TracedOp:
     """Return what is kept of an op of a graph; the graphs of the functions that it calls may be given."""
+    from detrand._patching.graphs import function_graphs
+
     inputs = tuple(map(name_of, op.inputs))
     watched = any(map(_is_watched, op.outputs))
     if functions is None:
@@ -64,7 +64,9 @@ def traced_op(op: tf.Operation, line: str | None = None, functions: Sequence[Any
     attributes = _attributes(op, constants) if watched else {}
     kept = {n: a for n, a in constants.items() if a.size <= MOST_ELEMENTS and a.dtype.kind in "biuf"}
     broadcast = _broadcast(op) if watched else ()
-    return TracedOp(op.name, op.type, line or str(site_of_op(op)), inputs, attributes, body, kept, broadcast)
+    arguments = tuple(each.name for each in op.op_def.input_arg) if constants else ()
+    line = line or str(site_of_op(op))
+    return TracedOp(op.name, op.type, line, inputs, attributes, body, kept, broadcast, arguments)
 
 
 _ELEMENTWISE = {
@@ -248,6 +250,9 @@ def functions_inlined() -> Iterator[None]:
 
 
 def _inlined(original: Callable[..., Any]) -> Callable[..., Any]:
+    from detrand._patching.graphs import builds_a_function
+    from detrand._patching.tensorflow import converted_by_autograph
+
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if builds_a_function():
             return converted_by_autograph(self.python_function)(*args, **kwargs)

@@ -1,6 +1,7 @@
 """What a port needs of the framework on which it runs: tensors, calls, losses, gradients, updates, a trace.
 
-- `tensorflow`: `Framework`, the interface, which is TensorFlow's by itself.
+- `framework`: `Framework`, the interface.
+- `tensorflow`: TensorFlow.
 - `keras3`: Keras 3 on JAX or PyTorch.
 - `torch`: a ``torch.nn.Module``.
 - `flax`: a ``flax.nnx.Module``.

@@ -13,7 +13,7 @@ import numpy as np
 from detrand._patching.flax import OptaxOptimizer, in_current_trace
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.errors import ComparisonError
-from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
+from detrand.validation.frameworks.framework import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.validation.results import OwnForm
 from detrand.variables.flax_modules import (

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import keras
-
-from detrand.validation.frameworks.tensorflow import Compute, Framework
+from detrand.packages import is_loaded, keras
+from detrand.validation.frameworks.framework import Compute, Framework
 from detrand.validation.frameworks.torch import gradients_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.variables.sources import parts_of
@@ -76,7 +75,7 @@ class KerasBackend(Framework):
 
 def array_of(leaf: Any) -> Any:
     """Return a tensor or variable of the backend as an array; anything else as it is."""
-    is_tensor = isinstance(leaf, keras.Variable) or keras.ops.is_tensor(leaf)
+    is_tensor = is_loaded("keras") and (isinstance(leaf, keras.Variable) or keras.ops.is_tensor(leaf))
     return keras.ops.convert_to_numpy(leaf) if is_tensor else leaf
 
 

@@ -1,141 +1,76 @@
-"""`Framework`: what a port needs of the framework on which it runs. This one is TensorFlow."""
+"""`TensorFlow`: the framework of a port that is a layer of Keras on TensorFlow, a ``tf.Module`` or a function."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from detrand._patching.flax import OptaxOptimizer
-from detrand._patching.keras import takes_inputs_in_a_list, underlying_variable
-from detrand.errors import ComparisonError
-from detrand.validation.frameworks.traces import TracedPort
-from detrand.validation.results import OwnForm
-from detrand.variables.tf1_view import TF1View
-
-# Calls a function of a loss that is computed, and returns the loss and other values.
-Compute = Callable[[], tuple[Any, Any]]
+from detrand._patching.keras import underlying_variable
+from detrand.changes import Changes
+from detrand.packages import is_loaded, needed_by, tf
+from detrand.validation.frameworks.framework import Compute, Framework
 
 
-class Framework:
-    """The framework of a port.
-
-    Attributes:
-      no_graph: why a port has no graph of TensorFlow, in which its hyperparameters are found; empty if it has one.
-      remedy: how to find out which op differs if that is not known.
-      why_no_strategy: why a strategy has no replicas on it; empty if it has.
-      why_no_policy: why no dtype policy governs it; empty if one does.
-      draws_initial_values: whether initial values that a layer draws are the tool's numbers.
-      adds_losses: whether models have regularization losses, which their calls add.
-      own_forms: how to do in the framework what TF1 does, with ``{tf1}`` for TF1's value, where that is not as in
-        Keras.
-    """
-
-    no_graph = remedy = why_no_strategy = why_no_policy = ""
-    draws_initial_values = adds_losses = True
-    own_forms: Mapping[OwnForm, str] = {}
+class TensorFlow(Framework):
+    """TensorFlow, on the devices that it finds."""
 
     def check(self, model: Any) -> None:
-        """Raise a `ValueError` that says what to do about a model that cannot be run and trained."""
-
-    def function(self, model: Any, inputs: int) -> Callable[..., Any]:
-        """Return a model as a function ``f(*inputs, training=...)`` of a number of inputs."""
-        if inputs > 1 and takes_inputs_in_a_list(model):
-            return lambda *given, training: model(list(given), training=training)
-        called: Callable[..., Any] = model
-        return called
-
-    def parameters(self, model: Any) -> dict[str, Any]:
-        """Return the parameters that a model has now, if no scope observes their creation."""
-        return {}
+        """Raise a `MissingPackageError` if TensorFlow is not installed."""
+        with needed_by(f"A port that is a {type(model).__name__}, and no module of PyTorch or Flax,"):
+            import tensorflow  # noqa: F401
 
     def tensor(self, array: Any) -> Any:
         """Return an array as a tensor."""
         return tf.constant(array)
 
-    def keeps_losses(self, model: Any) -> bool:
-        """Return whether a model is of a kind that has regularization losses."""
-        return self.adds_losses and hasattr(model, "losses")
+    def dense(self, value: Any) -> Any:
+        """Return a tensor."""
+        return tf.convert_to_tensor(value)
 
-    def losses(self, model: Any) -> list[Any]:
-        """Return the regularization losses that the last call of a model added."""
-        return list(getattr(model, "losses", ())) if self.adds_losses else []
+    def zeros(self, variable: Any) -> Any:
+        """Return zeros like a variable."""
+        return tf.zeros(variable.shape, variable.dtype)
+
+    def as_written(self) -> contextlib.AbstractContextManager[None]:
+        """Return a scope in which functions are not optimized."""
+        return functions_as_written()
 
     def loss_and_gradients(
         self, compute: Compute, trained: Callable[[], Sequence[Any]], model: Any
     ) -> tuple[Any, Sequence[Any]]:
-        """Call a function that returns a scalar and other values; return these values and the gradients of the scalar.
-
-        The gradients are those of the trained variables, which the call may create; None where the scalar does not
-        depend on one.
-        """
+        """Return the values and the gradients."""
         with tf.GradientTape() as tape:
             scalar, others = compute()
         return others, tape.gradient(scalar, [underlying_variable(variable) for variable in trained()])
 
-    def weights(self, layer: Any) -> Sequence[Any]:
-        """Return the weights of a layer."""
-        weights: Sequence[Any] = getattr(layer, "weights", ())
-        return weights
 
-    def sample_variances(self) -> contextlib.AbstractContextManager[list[tuple[np.ndarray, int]]]:
-        """Return a context manager that yields a list, to which moving averages of samples' variances in it add these.
-
-        Each is a variance, divided by n - 1, and the number n of elements of each channel.
-        """
-        return contextlib.nullcontext([])
-
-    def dropout_rates(self) -> contextlib.AbstractContextManager[set[float] | None]:
-        """Return a context manager that yields the set to which dropouts in it add their rates; None if layers know."""
-        return contextlib.nullcontext()
-
-    def hyperparameter(self, layer: Any, name: str) -> Any:
-        """Return an attribute of a layer by its name in Keras: ``epsilon``, ``momentum`` or ``rate``; None without."""
-        return getattr(layer, name, None)
-
-    def own_form(self, form: OwnForm, tf1: str) -> str:
-        """Return how to do in the framework what TF1 does, given TF1's value; empty if that is as in Keras."""
-        return self.own_forms.get(form, "").format(tf1=tf1)
-
-    def traced(
-        self,
-        model: Any,
-        compute: Callable[[Callable[..., Any]], Any],
-        view: TF1View,
-        line_of: Callable[[Any], str],
-    ) -> TracedPort | None:
-        """Return a model as a port whose ops can be watched; None for TensorFlow, which has a graph.
-
-        Args:
-          model: the model, called before.
-          compute: gives the model its variables, and calls a function with the model as a function, its inputs and a
-            function that returns how many random ops have run; returns what that returns.
-          view: the view of the model's variables.
-          line_of: returns the line that made a layer.
-        """
-        return None
-
-    def check_optimizer(self, optimizer: Any) -> None:
-        """Raise a `ComparisonError` unless an optimizer can update variables of the framework."""
-        if not hasattr(optimizer, "apply_gradients"):
-            package, module = (
-                ("optax", "flax.nnx.Module")
-                if isinstance(optimizer, OptaxOptimizer)
-                else ("PyTorch", "torch.nn.Module")
-            )
-            raise ComparisonError(
-                f"port_optimizer returned {type(optimizer).__name__} of {package}, but the port is no {module}. "
-                "Return an optimizer of Keras 3, tf_keras or tf.compat.v1.train"
-            )
-
-    def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
-        """Update variables with an optimizer, given pairs of a gradient and a variable."""
-        optimizer.apply_gradients(pairs, **arguments)
+def is_tensor(leaf: Any) -> bool:
+    """Return whether a leaf is a tensor or a variable of TensorFlow, without importing it."""
+    return is_loaded("tensorflow") and bool(tf.is_tensor(leaf))
 
 
-def module_of(model: Any) -> Any:
-    """Return the module that a port is, or a method of which it is."""
-    return getattr(model, "__self__", model)
+@contextlib.contextmanager
+def own_global_step() -> Iterator[None]:
+    """Hide the global step of eager code in the block, so that a TF1 optimizer creates one that counts from 0."""
+    if not is_loaded("tensorflow"):
+        yield
+        return
+    steps = tf.compat.v1.get_default_graph().get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_STEP)
+    with Changes() as changes:
+        changes.restore("the global step", partial(steps.__setitem__, slice(None), steps[:]))
+        steps.clear()
+        yield
+
+
+@contextlib.contextmanager
+def functions_as_written() -> Iterator[None]:
+    """Run functions that are called in the block as they were written, as `tf1_session` runs graphs."""
+    options = tf.config.optimizer
+    before = options.get_experimental_options()["disable_meta_optimizer"]
+    with Changes() as changes:
+        put_back = partial(options.set_experimental_options, {"disable_meta_optimizer": before})
+        changes.restore("the meta optimizer", put_back)
+        options.set_experimental_options({"disable_meta_optimizer": True})
+        yield

@@ -18,7 +18,7 @@ from detrand._patching.optimizers import is_torch_optimizer
 from detrand._patching.torch import is_compiled
 from detrand.changes import Changes, attribute_set
 from detrand.errors import ComparisonError
-from detrand.validation.frameworks.tensorflow import Compute, Framework, module_of
+from detrand.validation.frameworks.framework import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.validation.results import OwnForm
 from detrand.variables.tf1_view import TF1View

@@ -53,7 +53,7 @@ class TracedPort(Protocol):
         """Run the port in float64 with what is substituted, and return its trace.
 
         Raises:
-          tf.errors.OpError, ValueError, TypeError: if the port cannot be run with these values.
+          ValueError, TypeError: if the port cannot be run with these values.
         """
 
     def outputs_as_written(self) -> dict[str, np.ndarray]:
@@ -195,6 +195,7 @@ class TracedOp:
       attributes: its attributes (``"attribute padding"``) and constant inputs (``"input 1"``), as text.
       body: the ops of the functions that it calls, such as the body of a loop. Their names begin with the function's.
       constants: its constant inputs (``"input 1"``) that are small. Axes are counted from the first one.
+      arguments: the names of its inputs in TF1, if one is constant; the last name is that of all that follow.
       broadcast: the shapes of two tensors, equal but for axes of 1, that it combines to a larger one than both.
     """
 
@@ -206,6 +207,7 @@ class TracedOp:
     body: tuple[TracedOp, ...] = field(default=(), repr=False)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     broadcast: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
+    arguments: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def with_body(self) -> tuple[TracedOp, ...]:

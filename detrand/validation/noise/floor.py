@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import OUTPUT
@@ -123,7 +123,8 @@ def ulp_of(array: np.ndarray, dtype: Any = None) -> float:
 
 def is_floating(array: np.ndarray) -> bool:
     """Return whether an array holds floating-point numbers."""
-    return array.dtype.kind not in "OSU" and tf.as_dtype(array.dtype).is_floating
+    is_narrow = array.dtype.type.__module__ == "ml_dtypes" and "float" in array.dtype.name
+    return array.dtype.kind == "f" or is_narrow
 
 
 def greatest_of(array: np.ndarray) -> float:
@@ -141,6 +142,7 @@ def most_rounding(array: np.ndarray) -> float:
 
 def epsilon_of(dtype: Any) -> float:
     """Return the distance from 1 to the next number of a floating-point dtype of NumPy, ml_dtypes or TensorFlow."""
-    import ml_dtypes  # TensorFlow's own dependency
-
-    return float(ml_dtypes.finfo(getattr(dtype, "as_numpy_dtype", dtype)).eps)
+    dtype = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    # ml_dtypes is loaded if there is one of its dtypes
+    finfo: Any = np.finfo if dtype.kind == "f" else sys.modules["ml_dtypes"].finfo
+    return float(finfo(dtype).eps)

@@ -13,19 +13,18 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import has_float64_kernel, op_def
 from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
+from detrand.packages import tf
 
 Node = Any  # a NodeDef
 Reference = str  # an output, in the form that the inputs of a node have
 Order = Literal["reversed", "one term at a time"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
-_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-_FLOAT32, _FLOAT64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
-_NARROW = frozenset(dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32))
+_FLOAT32, _FLOAT64, _BFLOAT16, _FLOAT16 = 1, 2, 14, 19  # of `DataType`, as graphs are stored
+_NARROW = frozenset((_FLOAT16, _BFLOAT16, _FLOAT32))
+_FLOATS = _NARROW | {_FLOAT64}
 _NO_NUMBER = "flow"  # the argument by which ops on a TensorArray wait for each other
 
 
@@ -41,7 +40,7 @@ def reorder_reductions(graph_def: Any, order: Order) -> int:
     for body in bodies_of(graph_def):
         constants = {node.name: node.attr["value"].tensor for node in body.original_nodes() if node.op == "Const"}
         for node in body.original_nodes():
-            if node.op not in _REDUCTIONS or tf.as_dtype(node.attr["T"].type) not in _FLOATS:
+            if node.op not in _REDUCTIONS or node.attr["T"].type not in _FLOATS:
                 continue
             constant = constants.get(node_of(node.input[1]))
             axes = None if constant is None else tf.make_ndarray(constant).reshape(-1)
@@ -120,6 +119,8 @@ def _wide(dtype: int) -> int:
 
 def _widen(body: Body, node: Node) -> bool:
     """Make a node compute in float64; return False for one that still rounds to a narrower dtype and does not draw."""
+    from detrand._patching.graphs import has_float64_kernel, op_def
+
     if op_def(node.op) is None:  # the call of a function by its name: what is in the function computes in float64
         return True
     replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
@@ -254,7 +255,7 @@ def move_constants(graph_def: Any, change: Callable[[np.ndarray], np.ndarray]) -
     """Change the scalars that were rounded, such as 0.997: a port may round ``1 - 0.997`` later than TF1 does."""
     for body in bodies_of(graph_def):
         for node in body.original_nodes():
-            if node.op != "Const" or tf.as_dtype(node.attr["dtype"].type) not in _FLOATS:
+            if node.op != "Const" or node.attr["dtype"].type not in _FLOATS:
                 continue
             value = tf.make_ndarray(node.attr["value"].tensor)
             if value.ndim == 0 and np.isfinite(value) and Decimal(str(value)) != Decimal(float(value)):
@@ -290,6 +291,8 @@ class Body:
 
     def definition(self, node: Node) -> Any:
         """Return the ``OpDef`` of a node; the signature of the function that it calls by name."""
+        from detrand._patching.graphs import op_def
+
         return op_def(node.op) or self._signatures[node.op]
 
     def output(self, node: Node, number: int = 0) -> Reference:

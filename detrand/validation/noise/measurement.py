@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
+from detrand.packages import tf
 from detrand.seeding.callsite import describe_error
 from detrand.validation.noise.floor import NoiseFloor, OutputNoise, is_floating, most_rounding, ulp_of
 from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, Vary, as_written

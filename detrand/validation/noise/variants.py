@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from detrand.packages import tf
 from detrand.validation.noise.floor import epsilon_of, is_floating
 from detrand.validation.noise.graph_rewrites import (
     ORDERS,

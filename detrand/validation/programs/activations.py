@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import function_graphs
 from detrand.arguments import and_more, plural
+from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
 from detrand.validation.programs.upstream import all_upstream, input_ops
 
@@ -59,6 +58,8 @@ def find_activations(graph: tf.Graph, outputs: Iterable[tf.Tensor], variables: I
 
 def _inside(op: tf.Operation) -> Iterator[tf.Operation]:
     """Yield the ops in the functions that an op calls."""
+    from detrand._patching.graphs import function_graphs
+
     for graph in function_graphs(op):
         for inner in graph.get_operations():
             yield from (inner, *_inside(inner))

@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import replace_input
+from detrand.packages import tf
 from detrand.validation.programs.activations import ACTIVATIONS, KINKS
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.upstream import all_upstream, input_ops
@@ -111,6 +110,8 @@ def _normalizing_copy(graph: tf.Graph, uses: Collection[tf.Tensor]) -> tuple[tf.
 
     A size is the RMS relative to the RMS that is suitable. One that is 0 or not finite counts as 1.
     """
+    from detrand._patching.graphs import replace_input
+
     ends, sizes = {tensor.op for tensor in uses}, []
     before_kinks = all_upstream(
         [source for op in graph.get_operations() if op.type in KINKS for source in input_ops(op)],

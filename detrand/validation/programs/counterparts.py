@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import tensorflow as tf
-
-from detrand._patching.graphs import function_graphs, op_def
+from detrand.packages import tf
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.upstream import all_upstream, input_ops
@@ -121,6 +119,8 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
     Random numbers are used where they meet numbers that come from a variable or an input. The position is the variables
     upstream of that op; in a loop, those before the first iteration.
     """
+    from detrand._patching.graphs import function_graphs
+
     upstream: dict[str, frozenset[str]] = {}
     is_data: set[str] = set()
     unused: dict[str, frozenset[int]] = {}  # the random numbers that an op is computed from, and that are not used yet
@@ -168,6 +168,8 @@ def in_loops(graph: tf.Graph) -> set[int]:
 
 def _ops_in_functions(op: tf.Operation) -> Iterator[tf.Operation]:
     """Yield the ops of the functions that an op calls, and of those that these call."""
+    from detrand._patching.graphs import function_graphs
+
     for graph in function_graphs(op):
         for inner in graph.get_operations():
             yield inner
@@ -185,6 +187,8 @@ def has_op_seed(op: tf.Operation) -> bool:
 
 @functools.cache
 def _has_op_seed(op_type: str) -> bool:
+    from detrand._patching.graphs import op_def
+
     definition = op_def(op_type)
     return definition is not None and any(attribute.name == "seed2" for attribute in definition.attr)
 

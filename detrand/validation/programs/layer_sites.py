@@ -15,20 +15,19 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from detrand._patching.flax import MAKE_MODULE
-from detrand._patching.graphs import builds_a_function
 from detrand._patching.keras import (
     LAYER_CALLS,
     LAYER_CONSTRUCTORS,
     OPERATION_CONSTRUCTOR,
     OPTIMIZER_CONSTRUCTORS,
     SCHEDULE_CONSTRUCTORS,
+    is_instance_of_loaded,
 )
 from detrand._patching.optimizers import schedule_of
 from detrand._patching.patches import Patches, Replacements, Shared, with_signature_of
 from detrand.changes import Changes
+from detrand.packages import is_loaded, tf
 from detrand.seeding.callsite import UNKNOWN, Site, is_framework, is_of_user, site, site_of_op
 
 
@@ -94,7 +93,7 @@ class LayerSites:
     def lines_of_optimizer(self, optimizer: Any, rate: Any) -> dict[str, str]:
         """Return the lines that made an optimizer and, in the user's code or else by a schedule, its learning rate."""
         made, computed = self.line_of(optimizer), UNKNOWN
-        if isinstance(rate, tf.Tensor) and hasattr(rate, "graph"):
+        if is_instance_of_loaded(rate, "tensorflow", "Tensor") and hasattr(rate, "graph"):
             computed = site_of_op(rate.op)
         of_rate = self.line_of(schedule_of(optimizer)) if computed == UNKNOWN else str(computed)
         return {"optimizer": made, "learning_rate": of_rate or made}
@@ -181,11 +180,19 @@ def _noting_construction(original: Callable[..., Any], *, is_op: bool = False) -
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         sites = _watching.sites
         # An op that a layer makes in its call is no part of a functional model.
-        if sites is not None and not (is_op and builds_a_function()):
+        if sites is not None and not (is_op and _is_in_function()):
             sites.note_construction(self)
         original(self, *args, **kwargs)
 
     return with_signature_of(original, init)
+
+
+def _is_in_function() -> bool:
+    if not is_loaded("tensorflow"):
+        return False
+    from detrand._patching.graphs import builds_a_function
+
+    return builds_a_function()
 
 
 def _noting_module(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,6 +210,8 @@ def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if sites is None:
             return original(self, *args, **kwargs)
         sites.note_caller(self, sys._getframe(1))
+        if not is_loaded("tensorflow"):
+            return original(self, *args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
         start = graph.version
         result = original(self, *args, **kwargs)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from detrand.changes import Changes
-from detrand.checkpoints.loading import RestoredSession
+from detrand.checkpoints.pairing import RestoredSession
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.streams import RandomOp
 from detrand.validation.programs.activations import Activation

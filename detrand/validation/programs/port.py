@@ -12,11 +12,9 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.keras import (
     is_instance_of_loaded,
@@ -25,15 +23,14 @@ from detrand._patching.keras import (
     own_seed_of,
     underlying_variable,
 )
-from detrand._patching.tensorflow import converted_by_autograph, function_as_is
-from detrand.changes import Changes
-from detrand.checkpoints.loading import load_tf1_checkpoint
+from detrand.comparison.structures import map_structure
 from detrand.errors import MigrationError
+from detrand.packages import is_loaded, tf
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
-from detrand.validation.frameworks import flax, keras3, torch
-from detrand.validation.frameworks.tensorflow import Framework, module_of
+from detrand.validation.frameworks import flax, keras3, tensorflow, torch
+from detrand.validation.frameworks.framework import Framework, module_of
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.counterparts import (
@@ -143,7 +140,7 @@ class BuiltPort:
     def _run(self, config: RunConfig, tf1: Outcome | None) -> Outcome:
         port = self._port
         for part, value in self._kept:
-            assign(part, tf.constant(value))
+            assign(part, value)
         with port_scope(port.migration, config) as tool:
             before = port.set_weights(config, {} if tf1 is None else tf1.initial)
             with port.framework.sample_variances() as variances:
@@ -199,7 +196,8 @@ def fresh_port(migration: Migration, tf1_shapes: Shapes, training: bool) -> Fres
             drawn[key] = max((last for _, last in drawn.values()), default=0), len(tool.random_ops)
         return variable
 
-    with port_scope(migration, config) as tool, tf.variable_creator_scope(keep):
+    kept = tf.variable_creator_scope(keep) if is_loaded("tensorflow") else contextlib.nullcontext()
+    with port_scope(migration, config) as tool, kept:
         port = Port(migration, tf1_shapes)
         created.update({key: (variable, variable.numpy()) for key, (variable, _) in created.items()})
         port(training=False)
@@ -224,6 +222,8 @@ def run_port_from_checkpoint(migration: Migration, tf1: Outcome) -> Outcome:
     Raises:
       CheckpointError: if the port has different variables.
     """
+    from detrand.checkpoints.loading import load_tf1_checkpoint
+
     assert tf1.restored is not None and migration.checkpoint is not None
     with port_scope(migration, tf1.config) as tool:
         port = Port(migration)
@@ -256,8 +256,11 @@ def run_port_in_functional_model(
         if keras is None:
             return None
         batch = migration.first_batch()
-        inputs = tf.nest.map_structure(
-            lambda array: keras.Input(batch_shape=array.shape, dtype=tf.as_dtype(array.dtype).name), list(batch)
+        inputs = map_structure(
+            lambda array: keras.Input(
+                batch_shape=array.shape, dtype="string" if array.dtype.kind == "O" else array.dtype.name
+            ),
+            list(batch),
         )
         model = keras.Model(inputs, port.function(*in_own_containers(inputs), training=config.training))
         port.set_weights(config, tf1.initial)
@@ -283,18 +286,9 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
         stream_of(tool).keras_draws_float32 = True
     stream_of(tool).drawn_shapes = config.drawn_shapes
     stream_of(tool).traces_anew = True  # a port is called in several scopes
-    with dtype_policy(migration.dtype_policy), own_global_step(), numpy_seeded(migration.numpy_seed), tool.scope():
+    own_step = tensorflow.own_global_step()
+    with dtype_policy(migration.dtype_policy), own_step, numpy_seeded(migration.numpy_seed), tool.scope():
         yield tool
-
-
-@contextlib.contextmanager
-def own_global_step() -> Iterator[None]:
-    """Hide the global step of eager code in the block, so that a TF1 optimizer creates one that counts from 0."""
-    steps = tf.compat.v1.get_default_graph().get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_STEP)
-    with Changes() as changes:
-        changes.restore("the global step", partial(steps.__setitem__, slice(None), steps[:]))
-        steps.clear()
-        yield
 
 
 class Port:
@@ -365,7 +359,7 @@ class Port:
 
     def tensors(self, batch: Any) -> Any:
         """Return a batch of arrays as the port takes it: as tensors of the framework on which it runs."""
-        return tf.nest.map_structure(self.framework.tensor, batch)
+        return map_structure(self.framework.tensor, batch)
 
     def __call__(self, training: bool) -> Any:
         """Call the port on the migration's inputs, and return its outputs."""
@@ -381,13 +375,15 @@ class Port:
         """Call a model on each replica with its part of a batch."""
         results = self.replicas.run(lambda *part: (model(*part, training=training), self.regularization_loss()), *batch)
         outputs, losses = zip(*results, strict=True)
-        return self.replicas.joined(outputs), None if losses[0] is None else tf.add_n(losses) / len(losses)
+        mean = losses[0] if len(losses) == 1 else None if losses[0] is None else tf.add_n(losses) / len(losses)
+        return self.replicas.joined(outputs), mean
 
     def regularization_loss(self) -> tf.Tensor | None:
         """Return the sum of the regularization losses that the last call added; None if there are none."""
         losses = self.framework.losses(self.model)
         if self.framework.no_graph:
-            losses = [tf.constant(as_array(loss)) for loss in losses]
+            losses = [self.framework.dense(as_array(loss)) for loss in losses]
+            return sum(losses[1:], losses[0]) if losses else None
         return tf.add_n(losses) if losses else None
 
     def graph(self, training: bool, look: Callable[[Any], Any]) -> tf.Graph:
@@ -399,6 +395,8 @@ class Port:
           UntracedPortError: if the port does not run on TensorFlow.
         """
         self.check_graph()
+        from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+
         model = converted_by_autograph(self.function)
         program = function_as_is(lambda *batch: look(model(*in_own_containers(batch), training=training)))
         return program.get_concrete_function(*self.batch).graph
@@ -507,8 +505,8 @@ class Port:
         changes = changed(before, self.view().values()) if before else {}
         return Outcome(
             config,
-            tf.nest.map_structure(as_array, outputs),
-            None if regularization_loss is None else regularization_loss.numpy(),
+            map_structure(as_array, outputs),
+            as_array(regularization_loss),
             variables_of(self.variables),
             tool.random_ops,
             changed=changes,
@@ -519,7 +517,7 @@ class Port:
 
 def as_array(leaf: Any) -> Any:
     """Return a tensor or variable of any framework as an array; anything else as it is."""
-    if tf.is_tensor(leaf):
+    if tensorflow.is_tensor(leaf):
         return leaf.numpy() if hasattr(leaf, "numpy") else leaf
     if torch.is_torch_tensor(leaf):
         return torch.array_of(leaf)
@@ -534,19 +532,7 @@ def framework_of(model: Any) -> Framework:
     if is_flax_module(module) or flax.is_linen_module(module):
         return flax.Flax(model)
     backend = other_backend_of(model)
-    return keras3.KerasBackend(backend) if backend else Framework()
-
-
-@contextlib.contextmanager
-def functions_as_written() -> Iterator[None]:
-    """Run functions that are called in the block as they were written, as `tf1_session` runs graphs."""
-    options = tf.config.optimizer
-    before = options.get_experimental_options()["disable_meta_optimizer"]
-    with Changes() as changes:
-        put_back = partial(options.set_experimental_options, {"disable_meta_optimizer": before})
-        changes.restore("the meta optimizer", put_back)
-        options.set_experimental_options({"disable_meta_optimizer": True})
-        yield
+    return keras3.KerasBackend(backend) if backend else tensorflow.TensorFlow()
 
 
 # Layers, modules and optimizers of the ports that have been made, by their ids, because user classes may define __eq__.

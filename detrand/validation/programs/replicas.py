@@ -11,16 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import tensorflow as tf
-
-from detrand._patching.graphs import LOSS_FUNCTIONS
-from detrand._patching.tensorflow import collectives_of_its_own
+from detrand.comparison.structures import map_structure
 from detrand.errors import MigrationError
+from detrand.packages import tf
 from detrand.seeding.callsite import is_of_package
 from detrand.validation.migration import Migration
 from detrand.validation.programs.upstream import all_upstream, input_ops
-
-v1 = tf.compat.v1
 
 
 class Replicas:
@@ -35,6 +31,8 @@ class Replicas:
     def __init__(self, migration: str, strategy: Any):
         self._migration = migration
         if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+            from detrand._patching.tensorflow import collectives_of_its_own
+
             try:
                 with collectives_of_its_own():
                     strategy = strategy()
@@ -126,7 +124,7 @@ def in_own_containers(batch: Any) -> Any:
 
     The ``model_fn`` of an Estimator removes columns from its features, for example, or adds some.
     """
-    return tf.nest.map_structure(lambda tensor: tensor, batch)
+    return map_structure(lambda tensor: tensor, batch)
 
 
 class UnsharedVariablesError(MigrationError):
@@ -164,6 +162,7 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
     Raises:
       UnsharedVariablesError: if the towers cannot share variables.
     """
+    v1 = tf.compat.v1
     if replicas.count == 1:
         whole = migration.program(*replicas.part(inputs, 0), training=training)
         return Towers(whole, whole)
@@ -177,7 +176,9 @@ def build_towers(migration: Migration, replicas: Replicas, inputs: Sequence[Any]
         before, earlier = v1.global_variables(), [len(losses) for losses in collections]
         try:
             with v1.variable_scope(
-                v1.get_variable_scope(), reuse=True if tower else None, custom_getter=_own_state(tower, copies)
+                v1.get_variable_scope(),
+                reuse=True if tower else None,
+                custom_getter=_own_state(tower, copies),
             ):
                 outputs.append(migration.program(*part, training=training))
         except ValueError as error:
@@ -202,6 +203,7 @@ def losses_added(towers: Towers, *, of_functions: bool = False) -> list[tf.Tenso
     given are left out. Functions such as ``tf.losses.softmax_cross_entropy`` compute losses of training, which a port
     has in its training, too: they are left out unless `of_functions`.
     """
+    v1 = tf.compat.v1
     of_collections = []
     for key in (v1.GraphKeys.REGULARIZATION_LOSSES, v1.GraphKeys.LOSSES):
         losses = v1.get_default_graph().get_collection_ref(key)
@@ -224,11 +226,14 @@ def _has_inputs(op: tf.Operation) -> bool:
 
 
 def _is_of_loss_function(op: tf.Operation) -> bool:
+    from detrand._patching.graphs import LOSS_FUNCTIONS
+
     return any(is_of_package(frame.filename, *LOSS_FUNCTIONS) for frame in op.traceback or ())
 
 
 def _own_state(tower: int, copies: dict[str, list[Any]]) -> Any:
     """Return a custom getter that gives each tower its own copy of a variable that is not trained."""
+    v1 = tf.compat.v1
 
     def own(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         variable = getter(name, *args, **kwargs)

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import function_graphs
+from detrand.packages import tf
 
 _FUSED = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _PASSES_ON = ("Identity", "Merge")
@@ -38,6 +37,8 @@ class SampleVariances:
 
     def _count_of(self, tensor: tf.Tensor) -> tf.Tensor | int | None:
         """Return how many elements of a channel a tensor is the variance of; None if it is no sample's variance."""
+        from detrand._patching.graphs import function_graphs
+
         op = tensor.op
         if op.type in _FUSED and tensor.value_index == 2 and op.get_attr("is_training"):
             given, (channels,) = op.inputs[0], tensor.shape.as_list()  # ints, also after disable_v2_tensorshape

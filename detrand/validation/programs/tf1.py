@@ -15,21 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from detrand._patching.graphs import (
-    CONTROL_FLOW_V2,
-    EAGER_OUTSIDE_FUNCTIONS,
-    answering_at_once,
-    in_functions_only,
-    set_integer,
-)
 from detrand._patching.patches import Patches
 from detrand.arguments import quote
 from detrand.checkpoints.graph_files import GraphFile
-from detrand.checkpoints.loading import RestoredSession, restore_session
+from detrand.checkpoints.pairing import RestoredSession
+from detrand.comparison.structures import flatten
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
+from detrand.packages import tf
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_op
 from detrand.seeding.streams import RandomOp, Stream
@@ -84,6 +78,8 @@ def tf1_session(
     Raises:
       MigrationError: if the block raises: with these inputs, the TF1 program cannot be ``"run"`` or ``"trained"``.
     """
+    from detrand._patching.graphs import CONTROL_FLOW_V2, EAGER_OUTSIDE_FUNCTIONS, answering_at_once, in_functions_only
+
     graph = graph or tf.Graph()
     try:
         with (
@@ -222,6 +218,8 @@ class TF1Graph:
 
     def take_op_seeds(self, mode: str) -> None:
         """Give the random ops the op seeds of a mode; a session that has run them cannot run them any more."""
+        from detrand._patching.graphs import set_integer
+
         if self.stream.mode == "num_random_ops":
             for op_seed, op in self._seeded.items():
                 set_integer(op, "seed2", self.stream.seeds_of(op_seed if mode == self.stream.mode else 0)[1])
@@ -336,6 +334,8 @@ class TF1Program:
 
     def set_variables(self, config: RunConfig) -> RestoredSession | None:
         """Give the variables the values of a config, which has the constant or the scales of its weights."""
+        from detrand.checkpoints.loading import restore_session
+
         restored = None
         if config.weights == "constant":
             assert config.constant is not None
@@ -432,7 +432,7 @@ def count_vanishing(values: Any) -> int:
 
 def float_arrays(values: Any) -> list[np.ndarray]:
     """Return the arrays of floats in a structure that are not empty."""
-    arrays = [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, (np.ndarray, np.generic))]
+    arrays = [leaf for leaf in flatten(values) if isinstance(leaf, (np.ndarray, np.generic))]
     return [np.asarray(array) for array in arrays if array.dtype.kind == "f" and array.size]
 
 

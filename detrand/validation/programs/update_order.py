@@ -12,9 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-import tensorflow as tf
-
-from detrand._patching.graphs import add_control_input
+from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
 from detrand.validation.programs.upstream import all_upstream, input_ops
 
@@ -34,6 +32,8 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
     Returns:
       A sentence for each variable that the graph updates and reads in no defined order.
     """
+    from detrand._patching.graphs import add_control_input
+
     ops = all_run(run)
     updating = _updating(graph, ops)
     in_order = [op for op in graph.get_operations() if op in ops]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-import tensorflow as tf
+from detrand.packages import tf
 
 Node = TypeVar("Node")
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.keras import takes_inputs_in_a_list
 from detrand.comparison.leaves import OUTPUT
+from detrand.comparison.structures import flatten, packed_as
 from detrand.comparison.values import leaves_by_path
+from detrand.packages import tf
 from detrand.validation.migration import Migration
 from detrand.validation.programs.port import variables_source
 from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
@@ -51,12 +52,12 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
         for name, each in zip(("inputs", "labels", "outputs"), structure, strict=True)
         for path in leaves_by_path(each)
     ]
-    leaves = tf.nest.flatten(structure)
+    leaves = flatten(structure)
     given = [number for number, leaf in enumerate(leaves) if isinstance(leaf, (np.ndarray, np.generic))]
 
     def unpacked(tensors: tuple[Any, ...]) -> Any:
         whole = {**dict(enumerate(leaves)), **dict(zip(given, tensors, strict=True))}
-        return in_own_containers(tf.nest.pack_sequence_as(structure, list(whole.values())))
+        return in_own_containers(packed_as(structure, list(whole.values())))
 
     def tf1(*tensors: Any, training: bool) -> Any:
         inputs, labels, outputs = unpacked(tensors)
@@ -92,7 +93,7 @@ def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> 
     structure = (batch, labels)
 
     def unpacked(tensors: tuple[Any, ...]) -> Any:
-        return in_own_containers(tf.nest.pack_sequence_as(structure, list(tensors)))
+        return in_own_containers(packed_as(structure, list(tensors)))
 
     def tf1(*tensors: Any, training: bool) -> Any:
         inputs, labels = unpacked(tensors)
@@ -115,7 +116,7 @@ def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> 
         migration,
         tf1=tf1,
         port=lambda: types.MethodType(gradients, migration.port()),
-        inputs=tuple(np.asarray(leaf) for leaf in tf.nest.flatten(structure)),
+        inputs=tuple(np.asarray(leaf) for leaf in flatten(structure)),
         checkpoint=None,
         strategy=None,
         train=None,

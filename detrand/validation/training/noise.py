@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand.comparison.values import leaves_by_path
+from detrand.packages import tf
 from detrand.validation.migration import Migration
 from detrand.validation.noise.floor import TrainingNoise, path_in_step
 from detrand.validation.noise.measurement import Measured, run_variants
@@ -63,14 +63,14 @@ def measure_gradient_noise(
 
     That is the greatest absolute difference in any variant; infinity where one overflows.
     """
-    dtype = half_precision(migration.dtype_policy)
+    narrow = tf.as_dtype(half_precision(migration.dtype_policy))
     gradients = [step["gradients"] for step in tf1.steps]
     exact = [{name: array for name, array in of_step.items() if array is not None} for of_step in gradients]
     noise = [{name: np.zeros_like(array) for name, array in of_step.items()} for of_step in exact]
     with training_graph(migration, batches[0], mode) as graph:
         snapshot = Snapshot.of(graph.session)
         for seed in range(_ROUNDED):
-            with Rerun(snapshot, rounded_to(dtype, seed, snapshot, _UNITS)) as rerun:
+            with Rerun(snapshot, rounded_to(narrow, seed, snapshot, _UNITS)) as rerun:
                 for step, batch in enumerate(batches):
                     _begin_as_tf1(graph, tf1, step, rerun)
                     found = _step(graph, rerun, batch, {})["gradients"]

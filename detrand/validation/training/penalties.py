@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 from detrand.validation.audit.hyperparameters import AMOUNTS, SQUARES, factors_of

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.flax import OptaxOptimizer, is_optax
-from detrand._patching.graphs import scratch_function_graph
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
-from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 from detrand.arguments import takes_one_argument
+from detrand.comparison.structures import map_structure
 from detrand.errors import ComparisonError, MigrationError
+from detrand.packages import is_loaded, tf
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_argument
 from detrand.validation.frameworks.torch import parameters_of
@@ -30,7 +30,6 @@ from detrand.validation.programs.port import (
     as_array,
     built_port,
     check_new_optimizer,
-    functions_as_written,
     port_scope,
 )
 from detrand.validation.programs.replicas import in_own_containers
@@ -67,7 +66,7 @@ def train_port(
     """
     shapes = {name: array.shape for name, array in tf1.variables_after(0).items()}
     built, *random_ops = built_port(migration, config, shapes)
-    with port_scope(migration, config) as tool, functions_as_written():
+    with port_scope(migration, config) as tool, built.framework.as_written():
         built.set_weights(config, initial)
         of_tf1 = tf1.steps[0]["gradients"] if guided else {}
         port = TrainedPort(built, compiled, {name for name, array in of_tf1.items() if array is None})
@@ -78,7 +77,7 @@ def train_port(
             guide = {}
             if guided:
                 given = tf1.steps[number]["gradients"]
-                guide = {name: tf.constant(array) for name, array in given.items() if array is not None}
+                guide = {name: built.framework.dense(array) for name, array in given.items() if array is not None}
                 if number > 0:
                     port.begin_after(tf1, number - 1)
                     averages.begin(built.view().values())
@@ -136,10 +135,19 @@ def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
         if isinstance(optimizer, OptaxOptimizer):  # a pair of functions, which has no constructor
             made = site_of_argument(make)
             return {} if made == UNKNOWN else {"optimizer": str(made), "learning_rate": str(made)}
-        with scratch_function_graph():
+        with _scratch_graph():
             return sites.lines_of_optimizer(optimizer, learning_rate_of(optimizer))
     except Exception:  # the check reports what a factory raises
         return {}
+
+
+def _scratch_graph() -> contextlib.AbstractContextManager[Any]:
+    """Return a scope whose ops are built in a temporary graph of TensorFlow, if that is loaded."""
+    if not is_loaded("tensorflow"):
+        return contextlib.nullcontext()
+    from detrand._patching.graphs import scratch_function_graph
+
+    return scratch_function_graph()
 
 
 def make_port_optimizer(migration: Migration, trained: Sequence[Any] = ()) -> Any:
@@ -207,7 +215,7 @@ class TrainedPort:
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration, self._trained_variables())
             self._framework.check_optimizer(self._optimizer)
-            self._is_of_tf1 = isinstance(self._optimizer, tf.compat.v1.train.Optimizer)
+            self._is_of_tf1 = is_instance_of_loaded(self._optimizer, "tensorflow", "compat.v1.train.Optimizer")
             self.is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
                 make_slots(self._optimizer, [*map(self._as_optimized, self._trained_variables())])
@@ -217,13 +225,17 @@ class TrainedPort:
         for metric in metrics.values():
             if hasattr(metric, "reset_state"):
                 metric.reset_state()
-        # Only the user's functions are converted: it takes seconds to convert all that a step calls.
-        as_executed = converted_by_autograph if compiled else lambda function: function
+        called: list[Any] = [port.function, train.port_loss, *metrics.values()]
+        self.step: Any = self._step
+        if compiled:
+            from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+
+            # Only the user's functions are converted: it takes seconds to convert all that a step calls.
+            called, self.step = list(map(converted_by_autograph, called)), function_as_is(self._step)
         line = train.line_of_loss("port")
         self._loss_at = f"port_loss ({line})" if line else "port_loss"
-        self._call, self._loss = as_executed(port.function), as_executed(train.port_loss)
-        self._metrics = {name: as_executed(metric) for name, metric in metrics.items()}
-        self.step: Any = function_as_is(self._step) if compiled else self._step
+        self._call, self._loss, *of_metrics = called
+        self._metrics = dict(zip(metrics, of_metrics, strict=True))
 
     @property
     def not_exposed(self) -> tuple[str, ...]:
@@ -243,6 +255,8 @@ class TrainedPort:
     @property
     def averaged(self) -> tuple[str, ...]:
         """The variables that are averaged over the replicas when read."""
+        if self._framework.no_graph:
+            return ()
         view, mean = self.view(), tf.VariableAggregation.MEAN
         return tuple(name for name in view.specs if all(part.aggregation == mean for part in view.parts_of(name)))
 
@@ -251,7 +265,7 @@ class TrainedPort:
         view = self.view()
         slots = steps.slots_of([self._optimizer], view)
         values = {position: part.numpy() for position, part in enumerate(view.parts)}
-        return values, tf.nest.map_structure(as_array, slots)
+        return values, map_structure(as_array, slots)
 
     def begin_after(self, tf1: Training, step: int) -> None:
         """Give the port the variables, and the moving averages of weights, that TF1 has after a step."""
@@ -289,13 +303,13 @@ class TrainedPort:
         """
         rate = learning_rate_of(self._optimizer)
         if rate is not None:  # before the update
-            rate = tf.convert_to_tensor(as_array(rate) if self._framework.no_graph else rate)
+            rate = self._framework.dense(as_array(rate) if self._framework.no_graph else rate)
         computed = self.replicas.run(lambda x, y: self._on_replica(x, y, guide), inputs, labels)
         outputs, losses, regularizations, gradients = zip(*computed, strict=True)
         joined = self.replicas.joined(outputs)
         metrics = {name: metric(in_own_containers(labels), joined) for name, metric in self._metrics.items()}
         if self._framework.no_graph:
-            joined, losses, regularizations, metrics, gradients = tf.nest.map_structure(
+            joined, losses, regularizations, metrics, gradients = map_structure(
                 as_array, (joined, losses, regularizations, metrics, gradients)
             )
         return steps.values_of_step(
@@ -304,6 +318,7 @@ class TrainedPort:
             regularization=_sum(regularizations),
             loss=_sum(losses),
             metrics=metrics,
+            framework=self._framework,
             view=self.view(),
             gradients=zip(map(_sum, zip(*gradients, strict=True)), self._trained_variables(), strict=True),
         )
@@ -350,14 +365,14 @@ class TrainedPort:
         view = self.view()
         given = view.to_parts(guide)
         if self._framework.no_graph:
-            given = self._tensors({position: gradient.numpy() for position, gradient in given.items()})
+            given = self._tensors(given)
         positions = {id(part): position for position, part in enumerate(view.parts)}
         if not self.is_of_keras3:
             scale = None  # other optimizers take gradients of the loss that is not scaled
         pairs = []
         for gradient, variable in zip(gradients, trained, strict=True):
             position = positions[id(underlying_variable(variable))]
-            if isinstance(gradient, tf.IndexedSlices):
+            if _is_in_slices(gradient):
                 self.sliced.update(view.names_of(position))
             used = self._share_of(given[position], gradient) if position in given else gradient
             if (names := view.names_of(position)) and all(name in self._stopped for name in names):
@@ -377,7 +392,7 @@ class TrainedPort:
 
         Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first.
         """
-        if not isinstance(gradient, tf.IndexedSlices):
+        if not _is_in_slices(gradient):
             return whole / self.replicas.count
         indices = gradient.indices if self.is_of_keras3 else tf.unique(gradient.indices)[0]
 
@@ -414,9 +429,13 @@ class TrainedPort:
 def _times(gradient: Any, factor: tf.Tensor | None) -> Any:
     if gradient is None or factor is None:
         return gradient
-    if isinstance(gradient, tf.IndexedSlices):
+    if _is_in_slices(gradient):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
+
+
+def _is_in_slices(gradient: Any) -> bool:
+    return is_instance_of_loaded(gradient, "tensorflow", "IndexedSlices")
 
 
 def _sum(values: Sequence[Any]) -> Any:

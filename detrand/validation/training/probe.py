@@ -15,12 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.flax import OptaxOptimizer, is_optax
-from detrand._patching.graphs import function_graphs
+from detrand._patching.keras import is_instance_of_loaded
 from detrand._patching.optimizers import (
     before_each_step_in_torch,
     epsilon_as_in_tf1,
@@ -30,6 +28,7 @@ from detrand._patching.optimizers import (
 )
 from detrand.arguments import takes_one_argument
 from detrand.errors import MigrationError
+from detrand.packages import keras, tf
 from detrand.validation.frameworks import flax, torch
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.outcome import RunConfig
@@ -269,7 +268,7 @@ def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
 
 def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
     """Return a schedule with a learning rate for each of the first steps, for an optimizer of Keras 3 or tf_keras."""
-    is_of_keras3 = isinstance(optimizer, keras.optimizers.Optimizer)
+    is_of_keras3 = is_instance_of_loaded(optimizer, "keras", "optimizers.Optimizer")
     package: Any = keras if is_of_keras3 else sys.modules["tf_keras"]
 
     class Rates(package.optimizers.schedules.LearningRateSchedule):
@@ -291,7 +290,9 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, 
     with port_scope(migration, _CONFIG):
         optimizer, port = make_port_optimizer(migration), dict[int, float]()
         is_of_torch, has_counter = is_torch_optimizer(optimizer), hasattr(optimizer, "iterations")
-        counter = optimizer.iterations if has_counter else tf.compat.v1.train.get_or_create_global_step()
+        counter: Any = None
+        if not is_of_torch:
+            counter = optimizer.iterations if has_counter else tf.compat.v1.train.get_or_create_global_step()
         steps = range(_STEPS_IN_TORCH) if is_of_torch else tf1.rates
         for step in steps if learning_rate_of(optimizer) is not None and tf1.rates else ():
             if not is_of_torch:
@@ -375,7 +376,7 @@ def _probe_of(
             return torch.probed_module(by_name)
         if "optax" in sys.modules and isinstance(make_port_optimizer(migration), OptaxOptimizer):
             return flax.probed_module(by_name)
-        return _Port([(in_port[name], positions[name], name in sliced) for name in shapes])
+        return _keras_port([(in_port[name], positions[name], name in sliced) for name in shapes])
 
     train = replace(
         train_step_of(migration),
@@ -400,40 +401,46 @@ def _probe_of(
     )
 
 
-class _Port(keras.layers.Layer):
-    """The port of the probe's program, with variables whose elements have gradients at given positions of its input.
+def _keras_port(variables: Sequence[tuple[InPort, np.ndarray, bool]]) -> Any:
+    """Return the port of the probe's program, whose variables have gradients at given positions of its input.
 
     It is given TF1's gradients, so only their form matters: in slices where both programs have slices.
     """
 
-    def __init__(self, variables: Sequence[tuple[InPort, np.ndarray, bool]]) -> None:
-        super().__init__(name="probe")
-        self.terms = [
-            (self._made(each, array.shape), array, each.is_sliced and is_sliced) for each, array, is_sliced in variables
-        ]
+    class Probe(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(name="probe")
+            self.terms = [
+                (self._made(each, array.shape), array, each.is_sliced and is_sliced)
+                for each, array, is_sliced in variables
+            ]
 
-    def _made(self, variable: InPort, shape: tuple[int, ...]) -> keras.Variable:
-        *scopes, name = variable.name.split("/")
-        with contextlib.ExitStack() as stack:
-            for scope in scopes:
-                stack.enter_context(keras.name_scope(scope))
-            made = keras.Variable(np.zeros(shape), dtype="float32", name=name)
-        made.constraint = variable.constraint
-        return made
+        def _made(self, variable: InPort, shape: tuple[int, ...]) -> keras.Variable:
+            *scopes, name = variable.name.split("/")
+            with contextlib.ExitStack() as stack:
+                for scope in scopes:
+                    stack.enter_context(keras.name_scope(scope))
+                made = keras.Variable(np.zeros(shape), dtype="float32", name=name)
+            made.constraint = variable.constraint
+            return made
 
-    def call(self, gradients: Any, step: Any) -> Any:
-        ops, total = keras.ops, 0.0
-        for variable, positions, is_sliced in self.terms:
-            given, weights = ops.take(gradients[0], positions), variable
-            if is_sliced:
-                rows = (step[0] + ops.arange((len(positions) + 1) // 2, dtype="int32")) % len(positions)
-                given, weights = ops.take(given, rows, axis=0), ops.take(variable, rows, axis=0)
-            total += ops.sum(given * weights)
-        return total
+        def call(self, gradients: Any, step: Any) -> Any:
+            ops, total = keras.ops, 0.0
+            for variable, positions, is_sliced in self.terms:
+                given, weights = ops.take(gradients[0], positions), variable
+                if is_sliced:
+                    rows = (step[0] + ops.arange((len(positions) + 1) // 2, dtype="int32")) % len(positions)
+                    given, weights = ops.take(given, rows, axis=0), ops.take(variable, rows, axis=0)
+                total += ops.sum(given * weights)
+            return total
+
+    return Probe()
 
 
 def _far_steps(rate: tf.Tensor) -> Sequence[int]:
     """Return steps that grow by a share, and those around the numbers that a learning rate is computed from."""
+    from detrand._patching.graphs import function_graphs
+
     found = {0, 1, 2, 3, *(digit * 10**power for power in range(8) for digit in (1, 2, 5))}
     found |= {round(float(f"{_GROWTH**power:.2g}")) for power in range(math.floor(math.log(_LAST_STEP, _GROWTH)))}
     upstream = all_upstream([rate.op], input_ops)

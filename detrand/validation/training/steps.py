@@ -11,18 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, SCALED_MOMENTUM, slots_of_optimizer
 from detrand.comparison.structures import in_numpy
 from detrand.errors import ArgumentError, MigrationError
+from detrand.packages import is_loaded, tf
 from detrand.seeding.streams import RandomOp
 from detrand.validation.frameworks.flax import is_jax_array
+from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.torch import is_torch_tensor
 from detrand.validation.migration import Migration, TrainStep
+from detrand.variables.spec import shape_tuple
 from detrand.variables.tf1_view import TF1View
 
 
@@ -113,11 +114,11 @@ def total_loss(
       MigrationError: if TF1's function returns no scalar.
       ArgumentError: if the port's function returns none, which fails no other check.
     """
-    of_framework = keras.ops.is_tensor(loss) or is_torch_tensor(loss) or is_jax_array(loss)
-    is_elsewhere = not tf.is_tensor(loss) and of_framework  # on JAX or PyTorch
+    is_elsewhere = is_torch_tensor(loss) or is_jax_array(loss) or not is_loaded("tensorflow")
     tensor = loss if is_elsewhere else tf.convert_to_tensor(loss)
-    if tf.TensorShape(tensor.shape).rank not in (0, None):
-        returned = f"{argument} returned a tensor of shape {list(tensor.shape)}"
+    shape = shape_tuple(np.shape(loss) if is_elsewhere else tensor.shape)
+    if shape:
+        returned = f"{argument} returned a tensor of shape {list(shape)}"
         error = MigrationError if argument == "tf1_loss" else ArgumentError
         raise error(f"{returned}: return a scalar, such as tf.reduce_mean(...)")
     if is_elsewhere:
@@ -133,8 +134,9 @@ def values_of_step(
     rate: Any,
     outputs: Any,
     regularization: Any,
-    loss: tf.Tensor,
+    loss: Any,
     metrics: Mapping[str, Any],
+    framework: Framework,
     view: TF1View,
     gradients: Iterable[tuple[Any, Any]],
 ) -> dict[str, Any]:
@@ -144,17 +146,17 @@ def values_of_step(
     of a gradient, or None, and a trainable variable or a part of one; they are returned by the parts of the view.
     """
     values = {
-        "learning_rate": None if rate is None else tf.convert_to_tensor(rate),
+        "learning_rate": None if rate is None else framework.dense(rate),
         "outputs": outputs,
         "regularization_loss": regularization,
         "loss": loss,
         "metrics": metrics or None,
-        "gradients": _of_parts(view, gradients),
+        "gradients": _of_parts(framework, view, gradients),
     }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _of_parts(view: TF1View, pairs: Iterable[tuple[Any, Any]]) -> dict[int, Any]:
+def _of_parts(framework: Framework, view: TF1View, pairs: Iterable[tuple[Any, Any]]) -> dict[int, Any]:
     """Return the dense gradients of the trainable parts; None for a variable that the loss does not depend on."""
     gradients = {id(underlying_variable(variable)): gradient for gradient, variable in pairs}
     found = {}
@@ -163,11 +165,11 @@ def _of_parts(view: TF1View, pairs: Iterable[tuple[Any, Any]]) -> dict[int, Any]
             continue
         gradient = gradients[id(part)]
         if gradient is not None:
-            found[position] = tf.convert_to_tensor(gradient)
+            found[position] = framework.dense(gradient)
         else:
             whole = [other for name in view.names_of(position) for other in view.parts_of(name)]
             has_any = any(gradients.get(id(other)) is not None for other in whole)
-            found[position] = tf.zeros(part.shape, part.dtype) if has_any else None
+            found[position] = framework.zeros(part) if has_any else None
     return found
 
 

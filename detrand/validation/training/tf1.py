@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.errors import MigrationError
+from detrand.packages import tf
 from detrand.random_op_diff import uncontrolled_in
 from detrand.random_tool import DeterministicRandomTestTool
 from detrand.validation.audit.hyperparameters import lines_of_penalties, regularizers_in_total_loss
+from detrand.validation.frameworks.tensorflow import TensorFlow
 from detrand.validation.migration import Migration
 from detrand.validation.programs.replicas import INPUT, Replicas, Towers, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.sample_variances import MovingAverages, SampleVariances
@@ -163,6 +164,7 @@ def _built(
         regularization=regularization,
         loss=loss,
         metrics=metrics,
+        framework=TensorFlow(),
         view=view,
         gradients=update.gradients,
     )

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from detrand._patching.graphs import function_graphs
 from detrand._patching.optimizers import APPLY_GRADIENTS, GRADIENTS, is_average, learning_rate_of
 from detrand._patching.patches import Patches, with_signature_of
 from detrand.arguments import and_more, quote
 from detrand.errors import MigrationError
+from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, is_of_user, site, site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
@@ -24,8 +22,6 @@ from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
 from detrand.variables.tf1_view import TF1View
-
-v1 = tf.compat.v1
 
 
 class Applied(NamedTuple):
@@ -76,7 +72,7 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
       MigrationError: if the user's function returns nothing that trains a variable.
     """
     train, sites = train_step_of(migration), LayerSites()
-    v1.train.get_or_create_global_step()
+    tf.compat.v1.train.get_or_create_global_step()
     var_list = _trained(migration, view)
     before = [each for each in tf.nest.flatten(computed, expand_composites=True) if tf.is_tensor(each)]
     with sites.watched():
@@ -89,16 +85,16 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
                 given = list(optimizer.compute_gradients(loss, **var_list))
             values = tf.nest.flatten([rate, [each for each, _ in given]], expand_composites=True)
             values = [each for each in values if each is not None]
-            first = [*v1.get_collection(v1.GraphKeys.UPDATE_OPS), *before, *values]
+            first = [*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS), *before, *values]
             with tf.control_dependencies(first), asked.noted():
-                run = [optimizer.apply_gradients(given, v1.train.get_global_step())]
+                run = [optimizer.apply_gradients(given, tf.compat.v1.train.get_global_step())]
             # An optimizer of the user's may clip them before it returns them.
             gradients = [(asked.of_loss.get(part.op.name, each), part) for each, part in given]
             optimizers, of_loss = [optimizer], True
         else:
             run, gradients, asked = _own_train_op(migration, view, loss)
             of_loss = all(part.op.name in asked.of_loss for _, part in gradients)
-            optimizers = sites.made(v1.train.Optimizer)
+            optimizers = sites.made(tf.compat.v1.train.Optimizer)
             rates = [each for each in map(learning_rate_of, optimizers) if each is not None]
             rate = rates[0] if len(rates) == 1 else None
     averages = [each for each in sites.made(object) if is_average(each)]
@@ -119,6 +115,8 @@ def _lines_of_changes(run: Sequence[Any], taken: Sequence[tuple[str, Any]], part
 
     Where no kernel of an optimizer applies them, the ops before an assignment are the optimizer.
     """
+    from detrand._patching.graphs import function_graphs
+
     found = dict[str, str]()
     between, updating = _ops_between(run, taken, parts)
     is_assigned = all("Assign" in op.type for op in updating)
@@ -181,7 +179,7 @@ def _schedule_of(rate: Any) -> str:
     for frame in reversed(getattr(getattr(rate, "op", None), "traceback", None) or ()):
         if is_of_user(frame):
             break
-        found = f"tf.train.{frame.name}" if frame.name.islower() and hasattr(v1.train, frame.name) else found
+        found = f"tf.train.{frame.name}" if frame.name.islower() and hasattr(tf.compat.v1.train, frame.name) else found
     return found
 
 
@@ -214,7 +212,7 @@ def _own_train_op(
     build = train_step_of(migration).tf1_train_op
     assert build is not None
     trainable = [part for part in view.parts if part.trainable]
-    gradients = dict(zip([part.op.name for part in trainable], v1.gradients(loss, trainable), strict=True))
+    gradients = dict(zip([part.op.name for part in trainable], tf.compat.v1.gradients(loss, trainable), strict=True))
     asked = _Gradients(loss)
     with asked.noted():
         returned = build(loss)

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from detrand.errors import MigrationError
+from detrand.errors import MigrationError, MissingPackageError
 from detrand.validation.checks import registry
 from detrand.validation.results import Finding, Found, Place
 
@@ -200,3 +200,11 @@ class TestExpected:
 
     def test_a_check_that_passes_accepts_nothing(self, run):
         assert run("random-training", PASSED, expect=["random-training"]).accepted == ()
+
+
+def test_a_check_that_needs_a_missing_package_has_compared_nothing(run):
+    def needs_a_package(runner):
+        raise MissingPackageError("It needs the package tensorflow")
+
+    result = run("checkpoint", needs_a_package)
+    assert (result.ok, result.compared, result.summary) == (True, False, "It needs the package tensorflow")

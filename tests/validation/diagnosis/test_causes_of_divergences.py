@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from detrand import compare
+from detrand._patching.graphs import op_def
 from detrand.validation.diagnosis.causes import broadcast_in_one, causes, causes_of_loss, with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.frameworks.traces import TracedOp, Value
@@ -21,7 +22,8 @@ def op(name, op_type, *inputs, **attributes):
     texts = {name.replace("_", " ", 1): str(value) for name, value in attributes.items()}
     given = {name: np.asarray(value) for name, value in attributes.items() if name.startswith("input_")}
     constants = {name.replace("_", " ", 1): array for name, array in given.items()}
-    return TracedOp(name, op_type, "model.py:1", inputs, texts, constants=constants)
+    arguments = tuple(each.name for each in op_def(op_type).input_arg) if constants else ()
+    return TracedOp(name, op_type, "model.py:1", inputs, texts, constants=constants, arguments=arguments)
 
 
 def titles(found):

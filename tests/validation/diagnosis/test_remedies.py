@@ -8,7 +8,7 @@ from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes_of_training import of_clipping, of_rates
 from detrand.validation.frameworks.flax import Flax
-from detrand.validation.frameworks.tensorflow import Framework
+from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.torch import Torch
 from detrand.validation.results import AuditedHyperparameter, OwnForm
 from detrand.validation.training.clipping import EACH_ELEMENT, GLOBAL_NORM, NORM_OF_EACH, NOT_CLIPPED, Clipping
