@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ _BETWEEN = (
     "detrand/validation/programs/layer_sites.py",
     "detrand/validation/diagnosis/trace.py",
     "detrand/validation/frameworks/jax_trace.py",
+    "detrand/validation/frameworks/torch_trace.py",
 )
 _DRAW_FOR_CALLER = (
     *("tensorflow/python/autograph", "numpy", "scipy", "sklearn", "pandas"),
@@ -68,6 +69,14 @@ class Site(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}" if self.line else self.filename
+
+
+class Call(NamedTuple):
+    """A function that is called, and the line that it runs; named as in ``traceback.FrameSummary``."""
+
+    filename: str
+    lineno: int
+    name: str
 
 
 UNKNOWN = Site("<no user code on the stack>", 0)
@@ -137,7 +146,7 @@ def site_of_traceback(lines: Iterable[tuple[str, int]]) -> Site:
     The code that started a validation is no part of the program.
     """
     for filename, line in lines:
-        if is_of_package(filename, "detrand/validation") and not is_of_package(filename, *_BETWEEN):
+        if _starts_validation(filename):
             return UNKNOWN
         if _is_of_user(filename):
             return Site(filename, line)
@@ -148,11 +157,42 @@ def calls_of_op(op: Any) -> list[Any]:
     """Return the frames of the program that added an op to a graph, the outermost first: the user's, and Keras's."""
     found: list[Any] = []
     for frame in op.traceback or ():
-        if is_of_package(frame.filename, "detrand/validation") and not is_of_package(frame.filename, *_BETWEEN):
+        if _starts_validation(frame.filename):
             found.clear()
         elif is_of_user(frame) or is_of_package(frame.filename, "keras", "tf_keras"):
             found.append(frame)
     return found
+
+
+def running_calls() -> tuple[Call, ...]:
+    """Return the calls of the program that the calling thread is executing, the outermost first; see `calls_of`."""
+    frames: list[Any] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None and not _starts_validation(frame.f_code.co_filename):
+        frames.append(frame)
+        frame = frame.f_back
+    return calls_of((each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames)
+
+
+def calls_of(lines: Iterable[tuple[str, int, str]]) -> tuple[Call, ...]:
+    """Return the calls of the program in a traceback, the innermost line first: all but those of detrand."""
+    found = list[Call]()
+    for filename, line, name in lines:
+        if _starts_validation(filename):
+            break
+        if not is_of_package(filename, "detrand"):
+            found.append(Call(filename, line, name))
+    return tuple(reversed(found))
+
+
+def site_of_calls(calls: Sequence[Call]) -> Site:
+    """Return the innermost line of the program in calls of it."""
+    return next((Site(each.filename, each.lineno) for each in reversed(calls) if is_of_user(each)), UNKNOWN)
+
+
+def _starts_validation(filename: str) -> bool:
+    """Return whether a file has code that starts a validation, which is no part of the program."""
+    return is_of_package(filename, "detrand/validation") and not is_of_package(filename, *_BETWEEN)
 
 
 def site_of_argument(value: Any) -> Site:

@@ -24,7 +24,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
 from detrand.validation.diagnosis.name_search import search_names
-from detrand.validation.diagnosis.port_graph import PortGraph, traced_port
+from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.traces import TracedOp
@@ -344,7 +344,7 @@ class Runner:
                 return found
             program, inputs = tf1.loss_of_outputs()
             of_outputs = [n for n, each in enumerate(inputs) if each.kind == "outputs"]
-            port = PortGraph(program, config, shapes, initial).run()
+            port = traced_port(program, config, shapes, initial).run()
             return stop_of_gradients(tf1.trace_of_loss(), port, {}, of_outputs)
         return None
 

@@ -97,6 +97,24 @@ def test_the_code_that_started_a_validation_is_no_part_of_the_program():
         assert callsite.site_of_op(types.SimpleNamespace(traceback=frames)) == site
 
 
+def test_the_calls_of_a_program_begin_where_a_validation_starts_it():
+    folder = os.path.dirname(validation.__file__)
+    files = [tf.__file__, __file__, f"{folder}/diagnosis/trace.py", keras.__file__, f"{folder}/runner.py", __file__]
+    calls = callsite.calls_of((name, number, f"call_{number}") for number, name in enumerate(files))
+    assert calls == ((keras.__file__, 3, "call_3"), (__file__, 1, "call_1"), (tf.__file__, 0, "call_0"))
+    assert callsite.site_of_calls(calls) == callsite.Site(__file__, 1)
+    assert callsite.site_of_calls(calls[:1]) == callsite.UNKNOWN
+
+
+def test_the_calls_that_run_end_here():
+    def called():
+        return callsite.running_calls()
+
+    *_, caller, last = called()
+    assert (last.name, f"{last.filename}:{last.lineno}") == ("called", here(-3))
+    assert (caller.name, f"{caller.filename}:{caller.lineno}") == (inspect.currentframe().f_code.co_name, here(-2))
+
+
 def test_autographs_copy_is_mapped_back():
     @tf.function
     def program(x):

@@ -13,6 +13,7 @@ from detrand.validation.checks.loss_faults import LossFaults, with_lines_of_loss
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import Cause, broadcast_in_one, causes_of_loss
+from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding
 from detrand.validation.runner import Runner
@@ -62,7 +63,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     are_named = all(each.fault not in _ONLY_OPS for each in found)
     are_exact = in_one_place or all(each.attribute for each in divergences)
     if not found or (are_named and are_exact and not is_summed):
-        return found
+        return _one_for_each_number(divergences, found)
     confirmed = whole.confirmed or (found[0].confirmed if is_summed and in_one_place else "")
     number = (
         None
@@ -78,6 +79,25 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
         title = whole.title or "the losses of the same outputs differ"
         first, others = _replaced(first, whole._replace(title=title)), ("", *others)
     return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed)]
+
+
+def _one_for_each_number(divergences: Sequence[Divergence], findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings with one for a number that several ops of a line take, such as the delta of a Huber loss."""
+    places = dict[tuple[object, ...], list[int]]()
+    for position, (divergence, finding) in enumerate(zip(divergences, findings, strict=True)):
+        values = divergence.attributes.get(divergence.attribute)
+        lines = [place and place.line for place in (finding.tf1, finding.port)]
+        key = (position,) if values is None else (*values, *lines)
+        places.setdefault(key, []).append(position)
+    found = []
+    for first, *others in places.values():
+        finding = findings[first]
+        if others:
+            given = f"with TF1's number at all {len(others) + 1} ops that take it"
+            confirmed = confirmation(given, rest_agrees=divergences[others[-1]].rest_agrees)
+            finding = replace(finding, confirmed=confirmed, count=len(others) + 1)
+        found.append(finding)
+    return found
 
 
 def _replaced(finding: Finding, cause: Cause) -> Finding:

@@ -22,7 +22,7 @@ from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, Cause, of_values
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
-from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
 from detrand.validation.programs.upstream import all_upstream, op_of
@@ -45,7 +45,7 @@ class _PortLoss:
     """The port's loss of TF1's outputs in a training step.
 
     Attributes:
-      port: its graph.
+      port: the port whose output it is.
       trace: what it computes.
       arrays: the inputs.
       labels: the positions of the inputs that are labels.
@@ -54,7 +54,7 @@ class _PortLoss:
     def __init__(self, runner: Runner, of_outputs: LossOfOutputs):
         tf1, config = runner.tf1, runner.port(TRAINING).config
         program, self._inputs = of_outputs
-        self.port = PortGraph(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
+        self.port = traced_port(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
         self.labels = frozenset(number for number, each in enumerate(self._inputs) if each.kind == "labels")
@@ -103,11 +103,7 @@ def with_lines_of_losses(finding: Finding, train: TrainStep) -> Finding:
 
 
 class LossFaults:
-    """The faults that the port's loss of TF1's outputs may have, as findings; None where one does not explain the loss.
-
-    Raises:
-      UntracedPortError: if the port does not run on TensorFlow.
-    """
+    """The faults that the port's loss of TF1's outputs may have, as findings; None where one is not what differs."""
 
     def __init__(self, runner: Runner):
         self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()

@@ -19,8 +19,8 @@ import numpy as np
 from detrand.validation.diagnosis.causes import CONSTANTS, differs, use_value
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import kind
-from detrand.validation.diagnosis.port_graph import PortGraph
-from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp
+from detrand.validation.diagnosis.port_graph import traced_port
+from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.variables.tf1_view import Shapes
@@ -76,7 +76,7 @@ def numbers_of_loss(
     They are its constants; if it is none of these, and terms are asked for, the factors of its terms. The loss of
     other outputs, and what it is in TF1, show which of them are right by chance; without them, fewer digits count.
     """
-    port = PortGraph(migration, config, tf1_shapes, initial)
+    port = traced_port(migration, config, tf1_shapes, initial)
     state = TraceComparison(tf1, port.run(), RTOLS[0])
     ((path, name),) = port.outputs.items()
     target = float(tf1.values[tf1.outputs[path]].elements[0])
@@ -101,7 +101,7 @@ def numbers_of_loss(
     return [*solved(_constants(state.port.diverged))] or [*solved(_terms(port, state) if terms else ())]
 
 
-def _difference(port: PortGraph, trace: Trace, target: float, unknown: _Unknown, number: float) -> float:
+def _difference(port: TracedPort, trace: Trace, target: float, unknown: _Unknown, number: float) -> float:
     """Return how much a port's loss with another number exceeds a target; NaN if it cannot be computed so."""
     (name,) = port.outputs.values()
     try:
@@ -121,7 +121,7 @@ def _no_chance(
     if other is None:
         return lambda unknown, number: True
     migration, target = other
-    port = PortGraph(migration, config, tf1_shapes, initial)
+    port = traced_port(migration, config, tf1_shapes, initial)
     trace, most = port.run(), RTOLS[0] * abs(target)
     return lambda unknown, number: abs(_difference(port, trace, target, unknown, number)) <= most
 
@@ -161,7 +161,7 @@ def _constant(value: float, alike: Sequence[tuple[TracedOp, str]], flipped: Sequ
     return _Unknown(op, value, edges, name)
 
 
-def _terms(port: PortGraph, state: TraceComparison) -> Iterator[_Unknown]:
+def _terms(port: TracedPort, state: TraceComparison) -> Iterator[_Unknown]:
     """Yield the terms of the loss, which have the factor 1."""
     trace = state.port.trace
     diverged = {op.name for op in state.port.diverged}

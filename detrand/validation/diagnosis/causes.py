@@ -836,7 +836,7 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     found += [] if divergence.confirmed else weights
     if not found:
         general = causes(replace(divergence, uses=(frozenset(), frozenset())))
-        found += _of_other_inputs(divergence, inputs)
+        found += [] if divergence.attribute else _of_other_inputs(divergence, inputs)
         found += [each for each in general if each.fault is not Fault.ACTIVATION] or weights
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:

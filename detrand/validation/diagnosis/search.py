@@ -792,8 +792,16 @@ def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, positio
     """Yield the inputs of an op of each program, besides the one that both have in common, where they differ."""
     if len(op.inputs) != len(other.inputs):
         return
-    for number, (tf1_tensor, port_tensor) in enumerate(zip(op.inputs, other.inputs, strict=True)):
-        if number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
+
+    def have_one_in_common(inputs: Iterable[str]) -> bool:
+        return any(port in state.tf1.matched.get(tf1, ()) for tf1, port in zip(op.inputs, inputs, strict=True))
+
+    inputs = [*enumerate(other.inputs)]
+    is_commutative = {op.type, other.type} <= _COMMUTATIVE
+    if is_commutative and not have_one_in_common(other.inputs) and have_one_in_common(other.inputs[::-1]):
+        inputs.reverse()
+    for tf1_number, (tf1_tensor, (number, port_tensor)) in enumerate(zip(op.inputs, inputs, strict=True)):
+        if tf1_number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
             yield tf1_tensor, port_tensor, (other.name, number)
 
 

@@ -10,6 +10,7 @@ primitives that are one op.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ from detrand.validation.frameworks.windows import (
     same,
     text_of_ends,
 )
+from detrand.validation.programs.upstream import all_upstream
 
 Attributes = Mapping[str, str]
 
@@ -430,12 +432,16 @@ class Fused(NamedTuple):
     steps: Steps
 
 
-def fused(equations: Iterable[Equation], outputs: Iterable[Operand]) -> dict[Equation, Fused]:
+def fused(equations: Iterable[Equation], outputs: Sequence[Operand]) -> dict[Equation, Fused]:
     """Return the equations that are one op with some before them, which only such groups use."""
     leaves = [leaf for each in equations for leaf in each.leaves]
     users: dict[int, list[Equation | None]] = defaultdict(list, {id(each): [None] for each in outputs})
+    needed = all_upstream(
+        [each.equation for each in outputs if each.equation is not None],
+        lambda leaf: [each.equation for each in leaf.inputs if each.equation is not None],
+    )
     for leaf in leaves:
-        for operand in leaf.inputs:
+        for operand in leaf.inputs if leaf in needed else ():
             users[id(operand)].append(leaf)
     found = {leaf: group for leaf in leaves for group in _groups_of(leaf)}
     while True:
@@ -582,9 +588,64 @@ def _transposed_kernel(equation: Equation) -> Fused | None:
     return Fused((*flips, transpose), steps)
 
 
+_MOST_OF_CROSS_ENTROPY, _EXACT = 48, 1e-9  # equations; relative tolerance, so that an epsilon is not taken for rounding
+
+
+def _cross_entropy(equation: Equation) -> Fused | None:
+    """Find cross-entropies of classes, in whatever way they are computed from logits and integers."""
+    (result,) = equation.outputs
+    losses = result.value
+    if losses.dtype.kind != "f" or not losses.ndim:
+        return None
+    upstream, _ = _equations_before(equation, ())
+    before = [*reversed(upstream), equation]
+    operands = [operand for each in before for operand in each.inputs if isinstance(operand.value, np.ndarray)]
+    operands.sort(key=lambda each: each.equation is not None)  # those that are given first
+    given = [each for each in operands if not each.is_constant]
+    classes = [each for each in given if each.value.dtype.kind in "iu" and each.value.size == losses.size]
+    logits = [each for each in given if each.value.dtype.kind == "f" and each.value.shape[:-1] == losses.shape]
+    for x, labels in itertools.product(logits, classes):
+        before, is_closed = _equations_before(equation, (x, labels))
+        if is_closed and _are_cross_entropies(losses, x.value, labels.value):
+
+            def steps(step: Step, equation: Equation, given: tuple[Operand, Operand] = (x, labels)) -> Any:
+                return step("SparseSoftmaxCrossEntropyWithLogits", _of_classes, *given)
+
+            return Fused(tuple(reversed(before)), steps)
+    return None
+
+
+def _are_cross_entropies(losses: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> bool:
+    if labels.min() < 0 or labels.max() >= logits.shape[-1]:
+        return False
+    return np.allclose(_of_classes(logits, labels), losses, rtol=_EXACT, atol=0)
+
+
+def _of_classes(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    taken = np.take_along_axis(_log_softmax(logits), labels.astype(int).reshape(*logits.shape[:-1], 1), -1)
+    return -taken[..., 0]
+
+
+def _equations_before(equation: Equation, given: Sequence[Operand]) -> tuple[list[Equation], bool]:
+    """Return the equations that one depends on, the nearest ones first, and whether they need only what is given."""
+    found, is_closed, waiting = dict[Equation, None](), True, [*equation.inputs]
+    while waiting and len(found) < _MOST_OF_CROSS_ENTROPY:
+        operand = waiting.pop(0)
+        if operand.is_constant or any(operand is each for each in given):
+            continue
+        if operand.equation is None:
+            is_closed = False
+        elif operand.equation not in found:
+            found[operand.equation] = None
+            waiting += operand.equation.inputs
+    return [*found], is_closed and not waiting
+
+
 _FUSED: Mapping[str, Sequence[Callable[[Equation], Fused | None]]] = {
     "div": (_mean, _average_pool, _softmax_of),
     "mul": (_mean,),
+    "sub": (_cross_entropy,),
+    "neg": (_cross_entropy,),
     "square": (_squared_difference,),
     "integer_pow": (_squared_difference,),
     "conv_general_dilated": (_transposed_kernel,),

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -33,12 +33,21 @@ def mark(number: int) -> contextlib.AbstractContextManager[Any]:
     return jax.named_scope(f"detrand_layer_{number}")
 
 
-class Where(NamedTuple):
-    """The place of an equation: the number of its layer, its line, and the iterations of loops in which it is."""
+@dataclass(frozen=True)
+class Where:
+    """The place of an equation.
+
+    Attributes:
+      layer: the number of its layer.
+      site: its line.
+      loops: the iterations of loops in which it is.
+      traceback: that which has its line, as JAX keeps it.
+    """
 
     layer: int | None = None
     site: Site = UNKNOWN
     loops: str = ""
+    traceback: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(eq=False)
@@ -186,7 +195,7 @@ class Program:
         consts, carry, sequences = loop.split(inputs)
         stacked: list[list[Operand]] = []
         for number, time in enumerate(loop.times):
-            inside = where._replace(loops=f"{where.loops}{eqn.primitive.name}/iteration_{number}/")
+            inside = replace(where, loops=f"{where.loops}{eqn.primitive.name}/iteration_{number}/")
             at_time = [
                 self._noted("slice", [each], inside, into, lambda x, time=time: [x[time]])[0] for each in sequences
             ]
@@ -245,9 +254,10 @@ def _where(eqn: JaxprEqn, outer: Where) -> Where:
     """Return the place of an equation, which is in another one."""
     marks = _MARK.findall(str(eqn.source_info.name_stack))
     traceback = eqn.source_info.traceback
-    frames = [] if traceback is None else [(each.file_name, each.line_num) for each in traceback.frames]
-    site = site_of_traceback(frames)
-    return outer._replace(layer=int(marks[-1]) if marks else outer.layer, site=outer.site if site == UNKNOWN else site)
+    frames = () if traceback is None else traceback.frames
+    site = site_of_traceback((each.file_name, each.line_num) for each in frames)
+    where = replace(outer, layer=int(marks[-1]) if marks else outer.layer)
+    return where if site == UNKNOWN else replace(where, site=site, traceback=traceback)
 
 
 def _opened(closed: Any) -> tuple[Any, Sequence[Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 from detrand.adapters.keras3_jax import drawing_now
 from detrand.changes import Changes
 from detrand.comparison.values import leaves_by_path
-from detrand.seeding.callsite import UNKNOWN, line_of_user
+from detrand.seeding.callsite import UNKNOWN, Call, calls_of, line_of_user
 from detrand.validation.frameworks.jax_functions import (
     FUNCTIONS,
     STEPS,
@@ -59,6 +59,7 @@ class _Op:
       inputs, outputs: the names of its tensors.
       numbers: the operands that are no tensors, by position.
       axes: the positions of those that are axes of the first operand.
+      traceback: see `Where`.
     """
 
     name: str
@@ -70,6 +71,7 @@ class _Op:
     attributes: Attributes | None = None
     numbers: Mapping[int, np.ndarray] | None = None
     axes: tuple[int, ...] = ()
+    traceback: Any = None
 
 
 class JaxTrace(RecordedPort):
@@ -170,6 +172,12 @@ class JaxTrace(RecordedPort):
         leaves = leaves_by_path(self._run_model())
         return {path: np.array(leaf) for path, leaf in leaves.items() if isinstance(leaf, jax.Array)}
 
+    def calls_of(self, op: str) -> Sequence[Call]:
+        """Return the calls of the program that run an op, the outermost first, and those of frameworks among them."""
+        traceback = self._compute[op].traceback
+        frames = () if traceback is None else traceback.frames
+        return calls_of((each.file_name, each.line_num, each.function_name) for each in frames)
+
     @contextlib.contextmanager
     def _marked(self) -> Iterator[None]:
         """Make the equations of each layer belong to it in the block."""
@@ -218,7 +226,7 @@ class JaxTrace(RecordedPort):
         count, counted = len(self._compute), self._count.copy()
         path, line = self._path_and_line(equation.where)
         scope = "/".join(filter(None, [path, equation.where.loops + _name_in_trace(equation)]))
-        step = functools.partial(self._step, self._named(scope), line)
+        step = functools.partial(self._step, self._named(scope), line, equation.where.traceback)
         try:
             found = steps(step, equation)
             found = found if isinstance(found, list) else [found]
@@ -239,6 +247,7 @@ class JaxTrace(RecordedPort):
         self,
         key: str,
         line: str,
+        traceback: Any,
         op_type: str,
         function: Callable[..., Any],
         *operands: Any,
@@ -263,13 +272,14 @@ class JaxTrace(RecordedPort):
             values.append(tuple(operand.axes) if is_axes else array)
 
         def compute(attributes: Attributes, *arrays: Any) -> Any:
-            return function(attributes, *arrays) if attributes else function(*arrays)
+            found = function(attributes, *arrays) if attributes else function(*arrays)
+            return np.asarray(found) if isinstance(found, np.generic) else found  # of NumPy, for an array of one number
 
         result = compute(attributes or {}, *values)
         found = result if isinstance(result, list) else [result]
         outputs = tuple(f"{name}:{n}" if n else name for n in range(len(found)))
         self._compute[name] = _Op(
-            name, op_type, line, compute, tuple(inputs), outputs, attributes, numbers, tuple(axes)
+            name, op_type, line, compute, tuple(inputs), outputs, attributes, numbers, tuple(axes), traceback
         )
         results = [Operand(array, None, False, tensor) for array, tensor in zip(found, outputs, strict=True)]
         for operand in results:

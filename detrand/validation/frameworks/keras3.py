@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from detrand.packages import is_loaded, keras
-from detrand.validation.frameworks.framework import Compute, Framework
+from detrand.validation.frameworks.framework import Compute, Framework, module_of
 from detrand.validation.frameworks.torch import gradients_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.variables.sources import parts_of
@@ -49,18 +49,19 @@ class KerasBackend(Framework):
         line_of: Callable[[Any], str],
     ) -> TracedPort | None:
         """Return a model as a port whose ops can be watched."""
+        module = module_of(model)
         if not self._is_torch:
             from detrand.validation.frameworks.jax_trace import JaxTrace
 
-            layers = [(getattr(each, "path", None) or each.name, each) for each in parts_of(model)]
+            layers = [(getattr(each, "path", None) or each.name, each) for each in parts_of(module)]
             of_view = {part.path: part for part in view.parts}
             of_view |= {f"{part.path}_{n}": part for n, part in enumerate(view.parts) if of_view[part.path] is not part}
             return JaxTrace(layers, compute, view, line_of, of_view, _value_of, partial(_called_with, of_view))
         from detrand.validation.frameworks.torch_trace import TorchTrace
 
-        paths = {id(each): getattr(each, "path", None) or each.name for each in parts_of(model)}
+        paths = {id(each): getattr(each, "path", None) or each.name for each in parts_of(module)}
         variables = {part.path: (part, part.value) for part in view.parts}
-        return TorchTrace(model, compute, view, line_of, paths, variables)
+        return TorchTrace(module, compute, view, line_of, paths, variables)
 
     def update(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]], **arguments: Any) -> None:
         """Update variables with an optimizer of Keras 3."""
@@ -87,7 +88,8 @@ def _called_with(
     variables: Mapping[str, Any], model: Callable[..., Any], batch: Sequence[Any], values: Mapping[str, Any]
 ) -> Any:
     """Call a model with values in place of its variables' own."""
-    with keras.StatelessScope(state_mapping=[(variables[path], value) for path, value in values.items()]):
+    mapping = [(variables[path], value) for path, value in values.items()]
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True):
         return model(*batch)
 
 

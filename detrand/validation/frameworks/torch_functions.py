@@ -81,7 +81,7 @@ _REFLECTED = {"rsub": "sub", "rtruediv": "div", "rdiv": "div", "rpow": "pow", "r
 TYPES = {
     **_UNARY,
     **_BINARY,
-    **{"matmul": "MatMul", "mm": "MatMul", "bmm": "BatchMatMulV2", "einsum": "Einsum", "where": "SelectV2"},
+    **{"matmul": "MatMul", "mm": "MatMul", "bmm": "BatchMatMulV2", "einsum": "Einsum", "xlogy": "Xlogy"},
     **dict.fromkeys(("permute", "transpose", "t", "T", "mT", "movedim", "moveaxis", "swapaxes"), "Transpose"),
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as"), "Reshape"),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), "BroadcastTo"),
@@ -118,6 +118,50 @@ def _amax(step: Step, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return step("Max", lambda x, axes: torch.amax(x, axes, keepdim), input, _axes(input, dim or None))
 
 
+def _amin(step: Step, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return step("Min", lambda x, axes: torch.amin(x, axes, keepdim), input, _axes(input, dim or None))
+
+
+def _extreme(op_type: str, of_all: Callable[..., Any], of_two: Callable[..., Any]) -> Callable[..., Any]:
+    def steps(step: Step, input: Any, other: Any = None) -> Any:
+        if isinstance(other, int):
+            raise NoStepsError  # an axis, along which the positions are found, too
+        return of_all(step, input) if other is None else step(op_type, of_two, input, other)
+
+    return steps
+
+
+def _norm(step: Step, input: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if ord not in (1, 2):
+        raise NoStepsError
+    if ord == 1:
+        return _sum(step, step("Abs", torch.abs, input), dim, keepdim)
+    return step("Sqrt", torch.sqrt, _sum(step, step("Square", torch.square, input), dim, keepdim))
+
+
+def _norm_of_tensor(
+    step: Step, input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
+    return _norm(step, input, 2 if p in (None, "fro") else p, dim, keepdim)
+
+
+def _where(step: Step, condition: Any, input: Any, other: Any) -> Any:
+    return step("SelectV2", torch.where, condition, input, other)
+
+
+def _getitem(step: Step, input: Any, index: Any) -> Any:
+    if isinstance(index, torch.Tensor) and index.dtype != torch.bool:
+        return step("GatherV2", lambda rows, positions: rows[positions.long()], input, index)
+    parts = index if isinstance(index, tuple) else (index,)
+    if not all(each is None or each is Ellipsis or isinstance(each, (int, slice)) for each in parts):
+        raise NoStepsError
+    return step("StridedSlice", lambda x: x[index], input)
+
+
+def _log_sigmoid(step: Step, input: Any) -> Any:
+    return step("Neg", torch.neg, step("Softplus", F.softplus, step("Neg", torch.neg, input)))
+
+
 def _axes(input: Any, dim: Any) -> Axes:
     dims = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     return Axes(tuple(sorted(each % input.dim() for each in dims)))
@@ -152,8 +196,12 @@ def _silu(step: Step, input: Any, inplace: bool = False) -> Any:
 
 
 def _clamp(step: Step, input: Any, min: Any = None, max: Any = None) -> Any:
-    found = input if min is None else step("Maximum", _maximum, input, min)
-    return found if max is None else step("Minimum", _minimum, found, max)
+    found = input if max is None else step("Minimum", _minimum, input, max)  # first, as tf.clip_by_value does
+    return found if min is None else step("Maximum", _maximum, found, min)
+
+
+def _clamp_max(step: Step, input: Any, max: Any) -> Any:
+    return _clamp(step, input, None, max)
 
 
 def _hardtanh(step: Step, input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
@@ -701,6 +749,9 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     },
     **{"mean": _mean, "sum": _sum, "amax": _amax, "softmax": _softmax, "log_softmax": _log_softmax},
     **{"leaky_relu": _leaky_relu, "silu": _silu, "clamp": _clamp, "clip": _clamp, "hardtanh": _hardtanh},
+    **{"getitem": _getitem, "where": _where, "clamp_min": _clamp, "clamp_max": _clamp_max, "amin": _amin},
+    **{"max": _extreme("Maximum", _amax, _maximum), "min": _extreme("Minimum", _amin, _minimum)},
+    **{"norm": _norm_of_tensor, "linalg_vector_norm": _norm, "logsigmoid": _log_sigmoid, "log_sigmoid": _log_sigmoid},
     **{"gelu": _gelu, "masked_fill": _masked_fill, "linear": _linear, "addmm": _addmm, "embedding": _embedding},
     **{"normalize": _normalize, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
     **{"group_norm": _group_norm, "instance_norm": _instance_norm},

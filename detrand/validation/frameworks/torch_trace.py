@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,17 +27,18 @@ from detrand._patching import keras3_random
 from detrand._patching.torch import source_of, version_of
 from detrand.changes import Changes
 from detrand.comparison.values import leaves_by_path
-from detrand.seeding.callsite import UNKNOWN, user_site
+from detrand.seeding.callsite import UNKNOWN, Call, running_calls, site_of_calls
 from detrand.validation.frameworks.torch_functions import (
     CHANNELS,
     DEPTHWISE,
     DRAWS,
     KERNEL,
-    STEPS,
     TYPES,
     Attributes,
     Axes,
 )
+from detrand.validation.frameworks.torch_functions import STEPS as STEPS_OF_LAYERS
+from detrand.validation.frameworks.torch_losses import LOSSES
 from detrand.validation.frameworks.traces import (
     CONSTANT,
     INPUT,
@@ -51,6 +53,7 @@ from detrand.validation.frameworks.traces import (
 )
 from detrand.variables.tf1_view import TF1View
 
+STEPS = {**STEPS_OF_LAYERS, **LOSSES}
 _OF_KERAS = keras3_random.draws("torch")["dropout"]
 _MOST_STEPS = 10_000  # of one function
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -66,6 +69,7 @@ class _Call:
     """An op that a module has run; see `TracedOp`.
 
     Attributes:
+      calls: the calls of the program that run it; see `calls_of`.
       outputs: the names of its tensors.
       numbers: the operands that are no tensors, by position.
       axes: the positions of those that are axes of the first operand.
@@ -75,6 +79,7 @@ class _Call:
     name: str
     type: str
     line: str
+    calls: Sequence[Call] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     attributes: Attributes = field(default_factory=dict)
@@ -101,11 +106,15 @@ class _Plan:
 
 
 class _FunctionCall(NamedTuple):
-    """A call of a function of PyTorch: the function's name, a name of its own, its line, and the tensors it gets."""
+    """A call of a function of PyTorch: the function's name, a name of its own, its line, and the tensors it gets.
+
+    The calls are those of the program that run it.
+    """
 
     function: str
     key: str
     line: str
+    calls: Sequence[Call]
     tensors: Sequence[Any]
 
 
@@ -162,6 +171,7 @@ class _Recorder(TorchFunctionMode):
         self._is_paused = True
         try:
             mask = dropout(torch.ones(inputs.shape), rate) != 0
+            self.name_of(mask)  # notes the draw, and not what copies the mask
         finally:
             self._is_paused = False
         call = self._call("dropout", [inputs])
@@ -196,8 +206,9 @@ class _Recorder(TorchFunctionMode):
         return self._whole(call, func, args, kwargs, is_constant=is_constant)
 
     def _call(self, function: str, tensors: Sequence[Any]) -> _FunctionCall:
-        path, line = self._layers.path_and_line()
-        return _FunctionCall(function, self._named(f"{path}/{function}" if path else function), line, tensors)
+        calls = () if self._plan.is_decided else running_calls()
+        path, line = self._layers.path_and_line(calls)
+        return _FunctionCall(function, self._named(f"{path}/{function}" if path else function), line, calls, tensors)
 
     def _by_steps(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any) -> Any:
         """Compute a function by its steps, or else as a whole if these do not give its result."""
@@ -251,11 +262,15 @@ class _Recorder(TorchFunctionMode):
         layouts: Mapping[int, str] | None = None,
     ) -> Any:
         """Compute one op; see `Step`."""
+        if all(self.name_of(each) in self._constants for each in operands if isinstance(each, torch.Tensor)):
+            plain = [each.axes if isinstance(each, Axes) else each for each in operands]
+            return function(attributes, *plain) if attributes else function(*plain)  # a constant, too
         is_first = not any(each.name == call.key for each in self.calls[-_MOST_STEPS:])
         name = call.key if is_first else self._named(f"{call.key}/{op_type}")
         attributes = {**(attributes or {}), **self._attributes.get(name, {})}
         is_floating = any(isinstance(each, torch.Tensor) and each.is_floating_point() for each in operands)
-        inputs, numbers, axes, values = [], {}, [], []
+        inputs, numbers, axes = [], {}, []
+        values: list[Any] = []
         for position, operand in enumerate(operands):
             value = operand
             if isinstance(operand, torch.Tensor):
@@ -275,10 +290,8 @@ class _Recorder(TorchFunctionMode):
                 value = tuple(value.reshape(-1).tolist()) if position in axes else value
             values.append(value)
         result = function(attributes, *values) if attributes else function(*values)
-        self._note(
-            _Call(name, op_type, call.line, tuple(inputs), (), attributes, numbers, tuple(axes), layouts or {}),
-            list(_tensors(result)),
-        )
+        given = tuple(inputs), (), attributes, numbers, tuple(axes), layouts or {}
+        self._note(_Call(name, op_type, call.line, call.calls, *given), list(_tensors(result)))
         return result
 
     def _whole(self, call: _FunctionCall, func: Any, args: Any, kwargs: Any, *, is_constant: bool) -> Any:
@@ -309,7 +322,7 @@ class _Recorder(TorchFunctionMode):
         if not found:
             return result
         inputs = tuple(self._names[id(each)][2] for each in call.tensors)
-        self._note(_Call(call.key, op_type or call.function, call.line, inputs), found)
+        self._note(_Call(call.key, op_type or call.function, call.line, call.calls, inputs), found)
         for each in changed:
             self._changed_by[_address(each)] = self._names[id(each)][2], call.line
         return result
@@ -341,13 +354,13 @@ class _Recorder(TorchFunctionMode):
         if known is not None:
             by, line = self._changed_by.get(_address(tensor), ("", str(UNKNOWN)))
             name = self._named(f"{known[2].replace(':', '_')}/changed")
-            self._note(_Call(name, TYPES["setitem"], line, (known[2], *filter(None, [by]))), [tensor])
+            self._note(_Call(name, TYPES["setitem"], line, (), (known[2], *filter(None, [by]))), [tensor])
             return tensor
         wide, draws = self._widened(tensor), self.drawn()
         is_drawn, self._seen_draws = draws > self._seen_draws, draws
         name = self._named("drawn" if is_drawn else "constant")
         if is_drawn:
-            self.calls.append(_Call(name, _DRAWN, str(user_site()), outputs=(name,)))
+            self.calls.append(_Call(name, _DRAWN, str(site_of_calls(running_calls())), outputs=(name,)))
             self.arrays[name] = _array(wide)
         else:
             self._constant(name, _array(wide))
@@ -366,10 +379,13 @@ class _Layers:
     def __init__(self, paths: Mapping[int, str], line_of: Callable[[Any], str]):
         self._paths, self._line_of = paths, line_of
 
-    def path_and_line(self) -> tuple[str, str]:
-        """Return the path of the layer that runs, and the line: that of user code, and that which makes the layer."""
+    def path_and_line(self, calls: Sequence[Call]) -> tuple[str, str]:
+        """Return the path of the layer that runs, and the line: that of user code, and that which makes the layer.
+
+        Given are the calls of the program that run; without them, only the path is known.
+        """
         frame: Any = sys._getframe(1)
-        line, layer = str(user_site()), None
+        line, layer = str(site_of_calls(calls)), None
         while frame is not None and layer is None:
             code = frame.f_code
             if code.co_name in ("forward", "call") and code.co_argcount:
@@ -380,7 +396,9 @@ class _Layers:
             return "", line
         is_of_framework = type(layer).__module__.startswith(("torch.", "keras."))
         made = self._line_of(layer) if is_of_framework else ""
-        return self._paths[id(layer)], f"{made}, called at {line}" if made and made != line else line
+        if made and line in (made, str(UNKNOWN)):
+            return self._paths[id(layer)], made
+        return self._paths[id(layer)], f"{made}, called at {line}" if made else line
 
 
 class TorchTrace(RecordedPort):
@@ -439,7 +457,7 @@ class TorchTrace(RecordedPort):
             return self.trace_of(self.arrays, substituted)
         try:
             recorder = self._recorded(substituted)
-        except RuntimeError as error:  # shapes that do not fit
+        except Exception as error:  # shapes that do not fit
             raise ValueError(str(error)) from error
         if [call.name for call in recorder.calls] != list(self.ops):
             raise ValueError("the module runs other ops with these values")
@@ -448,6 +466,10 @@ class TorchTrace(RecordedPort):
     def outputs_as_written(self) -> dict[str, np.ndarray]:
         """Return the outputs that the module computes in its own dtypes, by path."""
         return self._as_written
+
+    def calls_of(self, op: str) -> Sequence[Call]:
+        """Return the calls of the program that run an op, the outermost first, and those of frameworks among them."""
+        return self._calls[op].calls
 
     def _recorded(self, substituted: Substitution) -> _Recorder:
         """Run the module in float64, and return what it has run."""
@@ -467,7 +489,9 @@ class TorchTrace(RecordedPort):
                 return model(*batch)
 
         try:
-            outputs = self._compute(run)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the port has warned before
+                outputs = self._compute(run)
         finally:
             for tensor, dtype in self._dtypes:
                 tensor.data = tensor.data.to(dtype)
@@ -484,7 +508,7 @@ class TorchTrace(RecordedPort):
         name = self.ops[op].inputs[position]
         if position in self._calls[op].axes:
             return np.array([self._axis_in_torch(op, int(axis)) for axis in value.reshape(-1)])
-        return torch.from_numpy(np.ascontiguousarray(_in_torch(value, self._layouts.get(name, ""))))
+        return torch.from_numpy(np.array(_in_torch(value, self._layouts.get(name, "")), order="C"))
 
     def _axis_in_torch(self, op: str, axis: int) -> int:
         name = self.ops[op].inputs[0]

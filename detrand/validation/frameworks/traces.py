@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -43,10 +43,12 @@ class TracedPort(Protocol):
 
     Attributes:
       ops: its ops by name, in the order in which they run.
+      outputs: the names of the tensors that are outputs, by the outputs' paths.
       computes_narrowly: whether it computes in half precision without a dtype policy.
     """
 
     ops: Mapping[str, TracedOp]
+    outputs: Mapping[str, str]
     computes_narrowly: bool
 
     def run(self, substituted: Substitution = ...) -> Trace:
@@ -79,6 +81,9 @@ class TracedPort(Protocol):
 
     def line_of_update(self, variable: str) -> str:
         """Return the line that updates a variable, given by its TF1 name, or else the last line that uses it."""
+
+    def calls_of(self, op: str) -> Sequence[Any]:
+        """Return the frames of the program that added an op, the outermost first, as ``traceback`` has them."""
 
 
 @dataclass(frozen=True)

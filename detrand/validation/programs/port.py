@@ -531,7 +531,7 @@ def framework_of(model: Any) -> Framework:
         return torch.Torch()
     if is_flax_module(module) or flax.is_linen_module(module):
         return flax.Flax(model)
-    backend = other_backend_of(model)
+    backend = other_backend_of(module)
     return keras3.KerasBackend(backend) if backend else tensorflow.TensorFlow()
 
 

@@ -19,8 +19,9 @@ from detrand.comparison.leaves import OUTPUT
 from detrand.comparison.structures import flatten, packed_as
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
+from detrand.validation.frameworks.framework import module_of
 from detrand.validation.migration import Migration
-from detrand.validation.programs.port import variables_source
+from detrand.validation.programs.port import framework_of, variables_source
 from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
 from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
@@ -64,17 +65,22 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
         towers = build_towers(migration, Replicas(migration.name, None), inputs, training)
         return {"loss": total_loss_of_tf1(train.tf1_loss, labels, outputs, losses_added(towers))[0]}
 
-    def total(model: Any, *tensors: Any, training: bool) -> Any:
-        inputs, labels, outputs = unpacked(tensors)
-        model(list(inputs), training=training) if takes_inputs_in_a_list(model) else model(*inputs, training=training)
-        return {
-            "loss": steps.total_loss("port_loss", train.port_loss(labels, outputs), getattr(model, "losses", ()))[0]
-        }
+    def port() -> Any:
+        model = migration.port()
+        framework = framework_of(model)
+        called = framework.function(model, len(batch))
+
+        def total(_: Any, *tensors: Any, training: bool = True) -> Any:  # a module is not given whether it trains
+            inputs, labels, outputs = unpacked(tensors)
+            called(*inputs, training=training)
+            return {"loss": steps.total_loss("port_loss", train.port_loss(labels, outputs), framework.losses(model))[0]}
+
+        return types.MethodType(total, module_of(model))
 
     total_losses = replace(
         migration,
         tf1=tf1,
-        port=lambda: types.MethodType(total, migration.port()),
+        port=port,
         inputs=tuple(np.asarray(leaves[number]) for number in given),
         checkpoint=None,
         strategy=None,

@@ -344,7 +344,7 @@ def test_a_fault_is_one_finding(name):
     assert finding.title.startswith(expected), str(report)
     assert all(finding.title.startswith(expected) for finding in others), str(report)
     assert check == "initializers-match" or finding.confirmed, str(report)
-    assert "test_flax.py" in finding.port.line or name == "sum"  # the ops of a loss are not traced
+    assert "test_flax.py" in finding.port.line
 
 
 @pytest.mark.slow

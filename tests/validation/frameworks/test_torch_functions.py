@@ -65,7 +65,7 @@ FUNCTIONS = {
     "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
     "power": (lambda x: x**2, ROWS, ["Pow"]),
     "mean": (lambda x: x.mean(1), ROWS, ["Mean"]),
-    "clamp": (lambda x: x.clamp(-0.5, 0.5), ROWS, ["Maximum", "Minimum"]),
+    "clamp": (lambda x: x.clamp(-0.5, 0.5), ROWS, ["Minimum", "Maximum"]),
     "softmax": (lambda x: torch.softmax(x, 0), ROWS, ["Transpose", "Softmax", "Transpose"]),
     "leaky ReLU": (lambda x: functional.leaky_relu(x, 0.3), ROWS, ["LeakyRelu"]),
     "GELU": (functional.gelu, ROWS, ["RealDiv", "Erf", "AddV2", "Mul", "Mul"]),

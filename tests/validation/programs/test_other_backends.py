@@ -86,6 +86,15 @@ class HasTF1Code(keras.layers.Layer):
         return network(x, training)
 
 
+def with_penalty(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - outputs)) + 0.3 * tf.reduce_mean(tf.abs(outputs))
+
+
+def with_another_factor(labels, outputs):
+    penalty = 0.4 * keras.ops.mean(keras.ops.abs(outputs))
+    return keras.losses.MeanSquaredError()(labels, outputs) + penalty
+
+
 FAULTS = {
     "none": lambda: migration(trained=True),
     "epsilon": lambda: migration(lambda: Network(epsilon=1e-2)),
@@ -94,13 +103,23 @@ FAULTS = {
     "momentum": lambda: migration(lambda: Network(momentum=0.9), trained=True),
     "regularizer": lambda: migration(lambda: Network(decay=0.01)),
     "sum": lambda: migration(port_loss=keras.losses.MeanSquaredError(reduction="sum")),
+    "factor": lambda: migration(tf1_loss=with_penalty, port_loss=with_another_factor),
     "optimizer": lambda: migration(port_optimizer=lambda: keras.optimizers.Adam(0.01)),
     "calls TensorFlow": lambda: migration(CallsTensorFlow),
     "looks at numbers": lambda: migration(lambda: LooksAtNumbers(activation="tanh")),
     "has TF1 code": lambda: migration(HasTF1Code),
 }
-OF_TRAINING = ("sum", "optimizer")
-FAULTS_ON_JAX = ("none", "momentum", "activation", "rate", "looks at numbers", "has TF1 code", "calls TensorFlow")
+OF_TRAINING = ("sum", "factor", "optimizer")
+FAULTS_ON_JAX = (
+    "none",
+    "momentum",
+    "factor",
+    "activation",
+    "rate",
+    "looks at numbers",
+    "has TF1 code",
+    "calls TensorFlow",
+)
 RATES = (0.01, 0.02)
 
 
@@ -257,11 +276,12 @@ TITLES_OF_FAULTS = {
     "momentum": "momentum differs: 0.99 (TF1), 0.9 (port)",
     "activation": "activation differs: Relu (TF1), Tanh (port)",
     "sum": "the port sums a loss where TF1 takes the mean: it is 6 times as large, a size of the outputs",
+    "factor": "loss: factor differs: 0.3 (TF1), 0.4 (port)",
     "optimizer": "epsilon differs in the optimizer: 1e-08 (TF1), 1e-07 (port)",
 }
 TITLES = [
     *(("torch", name, title) for name, title in TITLES_OF_FAULTS.items()),
-    *(("jax", name, TITLES_OF_FAULTS[name]) for name in ("activation", "momentum")),
+    *(("jax", name, TITLES_OF_FAULTS[name]) for name in ("activation", "momentum", "factor")),
     ("jax", "rate", "rate differs in dropout: 0.3 (TF1), 0.5 (port)"),
 ]
 
@@ -286,6 +306,14 @@ def test_a_port_that_cannot_be_traced_has_a_remedy(backend):
     message = "JAX cannot trace the port: it raises ConcretizationTypeError at "
     assert f"The first divergence could not be found: TypeError: {message}" in found["report"]
     assert "test_other_backends.py" in found["report"].partition(message)[2].split("\n")[0]
+
+
+@pytest.mark.slow_except("torch")
+@on_backends
+def test_a_fault_of_the_loss_has_its_line(backend):
+    report = result(backend, "report_of_fault", "factor")["report"]
+    assert "penalty = 0.4 * keras.ops.mean(keras.ops.abs(outputs))" in report
+    assert "the rest agrees" in report
 
 
 @pytest.mark.slow_except("torch")
