@@ -418,18 +418,26 @@ def _confirmed_by_outputs(finding: Finding) -> Finding:
     return replace(finding, confirmed=initial) if confirms and not finding.confirmed else finding
 
 
+_NUMBER_OF_NAME = re.compile(r"(?:_\d+)+(?=[/:, )]|$)")  # of an iteration, or of an op that has the name of another one
+
+
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with one for each fault.
 
-    Checks that show the same fault at the same lines tell it once. So does one that shows it at several lines.
+    Checks that show the same fault at the same lines tell it once. So does one that shows it at several lines, or at
+    one line of a block that is used again and again.
     """
     by_fault: dict[tuple[str, str], Finding] = {}
-    keys: dict[tuple[Place | None, Place | None], tuple[str, str]] = {}  # of the computations at two places
+    keys: dict[object, tuple[str, str]] = {}  # of the computations at two places, and of those alike at two lines
     for each in findings:
         key = each.kind, each.title
         if each.kind == "computation" and (each.tf1 or each.port):
             places = each.tf1 and replace(each.tf1, value=""), each.port and replace(each.port, value="")
             key = keys.setdefault(places, key)
+            lines = [place.line for place in (each.tf1, each.port) if place is not None and place.line]
+            if len(lines) == 2 and each.fault is not Fault.VALUE:  # values may differ from block to block
+                ops = (_NUMBER_OF_NAME.sub("", place.op) for place in (each.tf1, each.port) if place is not None)
+                key = keys.setdefault((each.fault, *lines, *ops), key)
         if key not in by_fault:
             by_fault[key] = each
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -38,7 +39,6 @@ from detrand.validation.results import Audit, Found
 from detrand.validation.training.loss import LossInput
 from detrand.validation.training.port import make_port_optimizer
 from detrand.variables.comparison import (
-    NameMap,
     VariablesComparison,
     compare_specs,
     compare_variables,
@@ -46,9 +46,10 @@ from detrand.variables.comparison import (
     rearranged_in,
 )
 from detrand.variables.pairing import Pairs, pair_in_order
-from detrand.variables.rnn_cells import CellMap, recurrent_cells
+from detrand.variables.rnn_cells import CellMap, recurrent_cells_in_all_orders
 from detrand.variables.spec import VariableSpec
 
+_MOST_ORDERS = 6  # of recurrent layers of one size: all orders of 3
 _EXERCISING = (DISTINCT_WEIGHTS, DISTINCT_TRAINING)  # run configs in which activations are measured
 
 
@@ -131,7 +132,8 @@ class Runner:
         given = tf1 if callable(self.migration.name_map) else self.migration.name_map or ()
         self.missing_names = {name: comparison.port_names[name] for name in given if name in comparison.only_in_tf1}
         rearranged = rearranged_in(self.migration.name_map, tf1)
-        cells = recurrent_cells(comparison.only_in_tf1, comparison.only_in_port, self._forget_biases())
+        orders = recurrent_cells_in_all_orders(comparison.only_in_tf1, comparison.only_in_port, self._forget_biases())
+        cells, *others = itertools.islice(orders, _MOST_ORDERS)
         rearranged |= cells
         name_map = {name: other for name, other in comparison.port_names.items() if name not in _names_in(rearranged)}
         if cells:
@@ -139,7 +141,8 @@ class Runner:
             comparison = compare_specs(tf1, port, self.migration.name_map)
         if cells or (comparison.only_in_tf1 and comparison.only_in_port):
             known = {pair.tf1_name: pair.port_name for pair in comparison.pairs}
-            self.found_names = self._pair(tf1, port, known)._replace(cells=cells)
+            self.found_names = self._pair(tf1, port, known, [cells, *others])
+            rearranged |= self.found_names.cells
             name_map = _completed(name_map, self.found_names.pairs.names, port)
         if cells or any(name != other for name, other in name_map.items()):
             self.migration = replace(self.migration, name_map={**name_map, **rearranged})
@@ -202,11 +205,15 @@ class Runner:
         return {name: (other, names[name]) for name, other in used.items() if names.get(name, other) != other}
 
     def _pair(
-        self, tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], known: Mapping[str, str]
+        self,
+        tf1: Mapping[str, VariableSpec],
+        port: Mapping[str, VariableSpec],
+        known: Mapping[str, str],
+        orders: Sequence[CellMap] = ({},),
     ) -> FoundNames:
         """Pair variables by the data flow, or in the order of their creation if only that makes the outputs agree.
 
-        Variables in a different form are left out.
+        Variables in a different form are left out. Recurrent cells are paired in one of the given orders.
         """
         rearranged = rearranged_in(self.migration.name_map, tf1)
         tf1 = {name: spec for name, spec in tf1.items() if name not in _names_in(rearranged)}
@@ -224,36 +231,47 @@ class Runner:
         distinct = self.tf1.outcome(DISTINCT_WEIGHTS)
         config = distinct.config
 
-        def with_pairs(pairs: Pairs) -> Migration:
-            name_map: NameMap = {**_completed({name: name for name in tf1}, pairs.names, port), **rearranged}
-            return replace(self.migration, name_map=name_map)
+        def with_pairs(pairs: Pairs, cells: CellMap) -> Migration:
+            names = _completed({name: name for name in tf1}, pairs.names, port)
+            return replace(self.migration, name_map={**names, **rearranged, **cells})
 
-        def agrees(pairs: Pairs) -> bool:
-            return self.agree(distinct, run_port(with_pairs(pairs), config, self.tf1.shapes()))
+        def agreeing(*proposals: Pairs, cells: Sequence[CellMap] = orders) -> FoundNames | None:
+            for each, pairs in itertools.product(cells, proposals):
+                if self.agree(distinct, run_port(with_pairs(pairs, each), config, self.tf1.shapes())):
+                    return FoundNames(pairs, True, each)
+            return None
 
         try:
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
             by_flow, rivals = pair_by_flow(tf1, port, flows, known)
         except Exception:  # a port that cannot be traced can be run nevertheless
-            found = next((pairs for pairs in (in_order, strictly) if agrees(pairs)), None)
-            return FoundNames(found or in_order, found is not None, {}, is_traced=False)
-        for pairs in (by_flow, in_order):
-            if agrees(pairs):
-                return FoundNames(pairs, True, {})
+            found = agreeing(in_order, strictly)
+            return found._replace(is_traced=False) if found else FoundNames(in_order, False, orders[0], is_traced=False)
+        if found := agreeing(by_flow, in_order):
+            return found
         by_words = not rivals.keys() <= by_flow.in_order
-        gave_up = 0
-        if rivals:
-            trace = self.tf1.trace(config)
+        cells, gave_up = orders[0], 0
+        trace = self.tf1.trace(config) if rivals or len(orders) > 1 else None
+
+        def diverged(pairs: Pairs, cells: CellMap) -> list[TracedOp]:
+            assert trace is not None
+            return ops_without_counterpart(with_pairs(pairs, cells), config, trace, self.tf1.shapes())
+
+        if len(orders) > 1:
+            with contextlib.suppress(Exception):  # a port that uses a table cannot be run in a graph
+                cells = min(orders, key=lambda each: len(diverged(by_flow, each)))
+        if rivals and trace is not None:
             by_flow, gave_up = search_names(
                 lambda decided: pair_by_flow(tf1, port, flows, decided),
-                lambda pairs: ops_without_counterpart(with_pairs(pairs), config, trace, self.tf1.shapes()),
+                lambda pairs: diverged(pairs, cells),
                 trace,
                 variables_by_op(trace, tf1),
                 [name for name, spec in tf1.items() if len(spec.shape or ()) > 1],
                 known,
             )
-        outputs_agree = bool(rivals) and agrees(by_flow)
-        return FoundNames(by_flow, outputs_agree, {}, by_words=by_words, gave_up=gave_up)
+        if rivals and (found := agreeing(by_flow, cells=[cells])):
+            return found._replace(gave_up=gave_up)
+        return FoundNames(by_flow, False, cells, by_words=by_words, gave_up=gave_up)
 
     def agree(self, tf1: Outcome, port: Outcome) -> bool:
         """Return whether the port has computed TF1's outputs."""

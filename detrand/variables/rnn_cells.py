@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from detrand.variables.pairing import likeness
 from detrand.variables.spec import VariableSpec
 
 CellMap = dict[tuple[str, ...], Rearranged]
+_Sizes = tuple[int, ...]  # of the kernel and the recurrent kernel
 
 _OF_KERAS = ("kernel", "recurrent_kernel", "bias")
 _OF_FLAX = ("dense_i.kernel", "dense_h.kernel", "dense_h.bias")  # of an OptimizedLSTMCell
@@ -195,30 +197,40 @@ def recurrent_cells(
     Of several layers of equal sizes, a cell gets the one with the most similar name, or else the first one. The forget
     bias is known for some cells, by the names of their biases; for others, it is TF1's default.
     """
-    layers: dict[tuple[int, ...], dict[str, Callable[..., CellMap]]] = defaultdict(dict)
+    return next(recurrent_cells_in_all_orders(tf1, port, forget_biases))
+
+
+def recurrent_cells_in_all_orders(
+    tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], forget_biases: Mapping[str, float] | None = None
+) -> Iterator[CellMap]:
+    """Yield what `recurrent_cells` returns, and then the entries with the layers of equal sizes in other orders."""
+    layers: dict[_Sizes, dict[str, Callable[..., CellMap]]] = defaultdict(dict)
     of_gates = _GATES_OF_FLAX[0], _GATES_OF_FLAX[4]
     for names, entries in ((_OF_KERAS, lstm_cell_to_keras), (_OF_FLAX, partial(lstm_cell_to_flax, optimized=True))):
         for prefix, (kernel, recurrent, _) in _scopes(port, names).items():
             layers[kernel + recurrent][prefix] = entries
     for prefix, (kernel, recurrent) in _scopes(port, of_gates).items():
         layers[kernel[0], 4 * kernel[1], recurrent[0], 4 * recurrent[1]][prefix] = lstm_cell_to_flax
-
-    def layer(scope: str, rows: int, units: int, width: int) -> Iterator[tuple[str, Callable[..., CellMap]]]:
-        fitting = layers[rows - units, width, units, width]
-        if fitting:
-            prefix = max(fitting, key=partial(likeness, scope))
-            yield prefix, fitting.pop(prefix)
-
-    found: CellMap = {}
     dense = _scopes(tf1, _OF_LSTM)  # a dense layer has variables of the same names
+    cells: list[tuple[str, _Sizes]] = []
     for scope in sorted(dense, key=lambda scope: not re.search("lstm|cell|rnn", scope.lower())):
         (rows, width), _ = dense[scope]
-        for prefix, entries in layer(scope, rows, width // 4, width):
-            found |= entries(scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
+        cells.append((scope, (rows - width // 4, width, width // 4, width)))
     for scope, (_, _, (rows, units), _) in _scopes(tf1, _OF_GRU).items():
-        for prefix, _ in layer(scope, rows, units, 3 * units):
-            found |= gru_cell_to_keras(scope, prefix)
-    return found
+        cells.append((scope, (rows - units, 3 * units, units, 3 * units)))
+    chosen: dict[_Sizes, dict[str, str]] = defaultdict(dict)
+    for scope, sizes in cells:
+        if left := [prefix for prefix in layers[sizes] if prefix not in chosen[sizes].values()]:
+            chosen[sizes][scope] = max(left, key=partial(likeness, scope))
+    for prefixes in itertools.product(*(itertools.permutations(of_scopes.values()) for of_scopes in chosen.values())):
+        found: CellMap = {}
+        for (sizes, of_scopes), in_order in zip(chosen.items(), prefixes, strict=True):
+            for scope, prefix in zip(of_scopes, in_order, strict=True):
+                if f"{scope}/{_OF_GRU[0]}" in tf1:
+                    found |= gru_cell_to_keras(scope, prefix)
+                else:
+                    found |= layers[sizes][prefix](scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
+        yield found
 
 
 def _scopes(specs: Mapping[str, VariableSpec], names: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -9,6 +9,10 @@ import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand.report import html
+from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.frameworks.traces import Substitution
+from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.results import Fault, Finding, Place, merged
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -170,9 +174,38 @@ def squashed_along_axes(hidden):
     return tf.nn.softmax(hidden, 0), tf.nn.softmax(hidden)
 
 
+def halves(hidden):
+    """Two halves of a tensor that are taken for each other."""
+    other, halves = tf.tanh(hidden)[:, 1:4], tf.split(hidden, 2, 1)
+    pairs = ((hidden[:, :3], hidden[:, 3:]), (halves[1], halves[0]))
+    return tuple((other + shift) * tf.exp(other * scale) for shift, scale in pairs)
+
+
+def permuted(hidden):
+    """Columns in two orders; Keras computes the indices from constants."""
+    return tf.gather(hidden, [5, 2, 1, 3, 0, 4], axis=1), keras.ops.take(hidden, [4, 2, 1, 3, 5, 0], axis=1)
+
+
+def masked(hidden):
+    """A mask whose number has the shape of the data, and one whose number is broadcast."""
+    fill = tf.fill(tf.shape(hidden * tf.ones([tf.shape(hidden)[0], 1])), -9.0)
+    return v1.where(hidden > 0, hidden, fill), tf.where(hidden > 0, hidden, 0.0)
+
+
+def weighted(hidden):
+    """Weights from a table, which Keras reshapes."""
+    table, ids = np.array([1.0, 2.0], np.float32), tf.cast(hidden[:, 0] > tf.reduce_mean(hidden[:, 0]), tf.int32)
+    weights = tf.gather(tf.constant(table), ids), keras.ops.take(tf.constant(table + np.float32([0, 1])), ids)
+    return tuple(hidden * each[:, None] for each in weights)
+
+
 @pytest.mark.parametrize(
     ("tf1_and_port", "title"),
     [
+        (halves, r"two tensors are swapped: \S+ and \S+"),
+        (permuted, r"indices of GatherV2 differs: \[5 2 1 3 0 4\] \(TF1\), \[4 2 1 3 5 0\] \(port\)"),
+        (masked, r"number where the condition is false of Select differs: -9.* \(TF1\), 0.0 \(port\)"),
+        (weighted, r"params of GatherV2 differs: 2 \(TF1\), 3 \(port\) in 1 of 2 entries, the first at \[1\]"),
         (gate, r"only TF1 multiplies by 3\.0"),
         (of_positive_numbers, r"order of ops differs: AddV2, then Log \(TF1\), Log, then AddV2 \(port\)"),
         (scaled_by_deviation, r"order of ops differs: AddV2, then Rsqrt, then Mul \(TF1\), .+"),
@@ -220,6 +253,88 @@ def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes
     report = validate(Migration(tf1=network, port=shim_port(in_reverse), inputs=ROWS), checks=["random-inference"])
     (finding,) = report.findings
     assert finding.title == "constant differs: the port's array is TF1's, reversed along axis 0", str(report)
+
+
+def test_an_optimizer_is_not_blamed_for_variables_that_the_port_lacks():
+    """They are a part of the global norm by which TF1 clips gradients."""
+
+    def both(inputs, training):
+        return dense(inputs, 2, "one") + dense(inputs, 2, "other")
+
+    def train_op(loss):
+        variables = v1.trainable_variables()
+        gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.1)
+        return v1.train.AdamOptimizer(0.01, epsilon=1e-3).apply_gradients(zip(gradients, variables, strict=True))
+
+    train = TrainStep(
+        labels=np.ones((4, 2), np.float32),
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_train_op=train_op,
+        port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-3, global_clipnorm=0.1),
+    )
+    report = validate(
+        Migration(tf1=both, port=shim_port(lambda inputs, training: dense(inputs, 2, "one")), inputs=ROWS, train=train)
+    )
+    kinds = [finding.kind for finding in report.findings]
+    assert "variables" in kinds and "training" not in kinds, str(report)
+
+
+def test_one_op_that_the_port_computes_by_several_is_a_finding_before_a_normalization():
+    """Both take a tensor twice: these ops of the port, and the normalization after them."""
+
+    def network(inputs, training, is_port=False):
+        hidden = tf.nn.relu(dense(inputs, 6, "in"))
+        if is_port:
+            squares = tf.pad(tf.square(hidden), [[0, 0], [1, 1]])
+            near = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+            hidden = hidden / (1.0 + 0.1 * near) ** 0.75
+        else:
+            hidden = tf.reshape(tf.nn.lrn(hidden[:, None, None], 1, alpha=0.5, beta=0.75), (-1, 6))
+        return tf.nn.l2_normalize(dense(hidden, 5, "out"), 1)
+
+    report = validate(
+        Migration(tf1=network, port=shim_port(network, is_port=True), inputs=ROWS), checks=["random-inference"]
+    )
+    (finding,) = report.findings
+    title = "what is computed differs: LRN (TF1), AddV2, Mul, Pad, Pow, RealDiv, Square (port)"
+    assert finding.title == title, str(report)
+
+
+def test_a_substitute_does_not_change_the_number_of_outputs():
+    def thirds(inputs, training):
+        return tf.concat(tf.split(inputs, 3, 1)[::-1], 1)
+
+    migration = Migration(tf1=thirds, port=shim_port(thirds), inputs=ROWS)
+    graph = PortGraph(migration, RunConfig(training=False), {}, None)
+    split = next(name for name, op in graph.ops.items() if op.type == "Split")
+    graph.run()
+    with pytest.raises(ValueError, match="would have more outputs, or fewer"):
+        graph.run(Substitution(attributes={split: {"num_split": "2"}}))
+
+
+@pytest.mark.parametrize(("line", "fault", "count"), [(3, Fault.OPS, 1), (4, Fault.OPS, 2), (3, Fault.VALUE, 2)])
+def test_a_line_of_a_block_that_is_used_again_is_one_finding(line, fault, count):
+    """The values of a block may be its own."""
+
+    def found(block, line):
+        places = (Place(f"{who}/block_{block}_1/add (AddV2)", f"{who}.py:{line}") for who in ("tf1", "port"))
+        return Finding("computation", f"block_{block}/add differs", *places, checks=("constant-weights",), fault=fault)
+
+    assert len(merged([found(0, 3), found(1, line)])) == count
+
+
+def test_a_port_does_not_get_the_inside_of_a_dilated_convolution():
+    def network(inputs, training, rate=2):
+        padded = tf.pad(inputs[:, :, None], [[0, 0], [rate, 0], [0, 0]])
+        kernel = v1.get_variable("kernel", (2, 1, 4))
+        hidden = tf.nn.convolution(padded, kernel, padding="VALID", dilations=[rate])
+        return tf.nn.relu(hidden + v1.get_variable("bias", (4,), initializer=v1.ones_initializer()))
+
+    report = validate(Migration(tf1=network, port=shim_port(network, rate=1), inputs=ROWS), checks=["random-inference"])
+    of_padding, of_dilation = report.findings
+    assert of_padding.title == "padding of Pad differs: [[0 0] [2 0] [0 0]] (TF1), [[0 0] [1 0] [0 0]] (port)"
+    assert (of_dilation.title, of_dilation.rest_agrees) == ("only TF1 dilates", True), str(report)
 
 
 def test_a_shortcut_from_a_different_tensor_is_a_finding():

@@ -154,6 +154,34 @@ def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
     ]
 
 
+@pytest.mark.parametrize("fault", [False, True])
+def test_recurrent_layers_whose_names_mislead_are_found_by_their_outputs(fault):
+    """Also where a fault keeps the outputs from agreeing."""
+
+    def tf1(x, training):
+        for scope in "one", "two":
+            with v1.variable_scope(scope):
+                x, _ = v1.nn.dynamic_rnn(cells.GRUCell(3), x, dtype=tf.float32)
+        return tf.tanh(x)
+
+    def port():
+        make = functools.partial(layers.GRU, 3, return_sequences=True, reset_after=False)
+        return keras.Sequential(
+            [
+                keras.Input(SEQUENCES.shape[1:]),
+                make(name="two"),
+                make(name="one"),
+                layers.Activation("relu" if fault else "tanh"),
+            ]
+        )
+
+    checks = ["variables-match", "constant-weights"]
+    report = validate(Migration(tf1=tf1, port=port, inputs=SEQUENCES), checks=checks)
+    assert "gru_cell_to_keras('one/rnn/gru_cell', 'sequential/two/gru_cell')" in report.checks[0].details
+    assert report.checks[0].ok
+    assert [finding.title for finding in report.findings] == ["activation differs: Tanh (TF1), Relu (port)"] * fault
+
+
 def test_the_audit_names_the_initializers_of_all_variables_of_a_form():
     port = stack_of(lambda: layers.LSTM(UNITS, return_sequences=True, name="lstm"))
     report = validate(dataclasses.replace(BASIC, port=port, train=None))

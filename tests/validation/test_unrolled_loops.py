@@ -7,6 +7,8 @@ import tensorflow.compat.v1 as tf
 from keras import layers, ops
 
 import detrand
+from detrand.validation.diagnosis.search import _iterations
+from detrand.validation.frameworks.traces import TracedOp
 
 STEPS, UNITS = 3, 4
 INPUTS = np.random.default_rng(3).normal(size=(2, STEPS, 5)).astype(np.float32)
@@ -118,3 +120,14 @@ def test_another_rate_is_named():
 def test_an_iteration_without_dropout_is_seen():
     report = validate(stacked_cells, lambda: StackedCells(steps=STEPS - 1), checks=["random-training"])
     assert report.verdict == "failed"
+
+
+def test_the_copies_of_an_op_in_a_python_loop_have_its_name_but_for_a_number():
+    """A cell that two loops share has one line."""
+
+    def ops(*names):
+        return {name: TracedOp(name, "Tanh", "cell.py:1", (), {}) for name in names}
+
+    tf1 = ops(*(f"{loop}/iteration_{number}/Tanh" for loop, count in (("a", 2), ("b", 3)) for number in range(count)))
+    port = ops("encoder/Tanh", "encoder_1/Tanh", "decoder/Tanh", "decoder_1/Tanh", "decoder_2/Tanh")
+    assert _iterations(tf1, port, "a/iteration_0/Tanh", "encoder/Tanh") == [("a/iteration_1/Tanh", "encoder_1/Tanh")]

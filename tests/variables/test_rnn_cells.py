@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from detrand import ArgumentError, VariableSpec, gru_cell_to_keras, lstm_cell_to_keras
-from detrand.variables.rnn_cells import recurrent_cells
+from detrand.variables.rnn_cells import recurrent_cells, recurrent_cells_in_all_orders
 
 
 def specs(**shapes):
@@ -59,11 +59,26 @@ def code(found):
                 "lstm_cell_to_keras('decoder/rnn/lstm_cell', 'port/decoder/lstm_cell')",
             ],
         ),
+        (
+            gru("rnn/fw/gru_cell") | gru("rnn/bw/gru_cell"),
+            layer("bi/backward_gru/gru_cell", gates=3) | layer("bi/forward_gru/gru_cell", gates=3),
+            [
+                "gru_cell_to_keras('rnn/fw/gru_cell', 'bi/forward_gru/gru_cell')",
+                "gru_cell_to_keras('rnn/bw/gru_cell', 'bi/backward_gru/gru_cell')",
+            ],
+        ),
         (specs(**{"kernel": (5, 8), "bias": (8,), "x/kernel": (8,), "x/bias": (8,)}), layer("x"), []),
     ],
 )
 def test_cells_are_found_by_their_sizes(tf1, port, expected):
     assert code(recurrent_cells(tf1, port)) == expected
+
+
+def test_layers_of_one_size_are_tried_in_all_orders():
+    tf1, port = lstm("a") | lstm("b") | gru("c"), layer("x") | layer("y") | layer("z", gates=3)
+    first, second = recurrent_cells_in_all_orders(tf1, port)
+    assert [each.port_names[0] for each in first.values()] == ["x/kernel", "y/kernel", "z/kernel"]
+    assert [each.port_names[0] for each in second.values()] == ["y/kernel", "x/kernel", "z/kernel"]
 
 
 def test_a_forget_bias_that_is_known_is_used():

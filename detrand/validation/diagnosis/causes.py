@@ -92,13 +92,14 @@ CONSTANTS = {
 _ARGUMENTS = {
     **dict.fromkeys(("reduction_indices", "dimension", "concat_dim", "split_dim", "axis"), "axis"),
     **{"perm": "order of the axes", "paddings": "padding", "multiples": "number of repetitions"},
+    **{"t": "number where the condition is true", "e": "number where the condition is false"},
 }
 _LIMITS = {"Minimum", "Maximum", "Less", "LessEqual", "Greater", "GreaterEqual"}
 _ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
     "Pad": "pads",
-    "SpaceToBatchND": "dilates",
+    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), "dilates"),
     "Floor": "rounds down",
     "FloorDiv": "rounds down",
     "Round": "rounds",
@@ -779,7 +780,10 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
-        yield _of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+        if divergence.is_swap:
+            yield Cause(f"two tensors are swapped: {mine} and {other}", remedy="exchange the two in the port")
+        else:
+            yield _of_tensors(divergence.types[0], mine, other, Fault.OTHER)
 
 
 def _of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:

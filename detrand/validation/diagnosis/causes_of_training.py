@@ -126,7 +126,10 @@ def causes_of_training(
             of_slices = _slices(comparison.steps[step], port.in_slices if have_slots else ())
             likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
             likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
-            causes_of_part = likely or [*_changes_of_gradients(port, tf1), Cause(_OPTIMIZER_DIFFERS)]
+            causes_of_part = likely or [
+                *_changes_of_gradients(port, tf1),
+                Cause(_OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED),
+            ]
         elif name in AVERAGES_OF_WEIGHTS:
             causes_of_part = _averages_of_weights(port.steps, tf1.steps)
         elif name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
@@ -233,19 +236,32 @@ def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
 
 
 def _accumulation(port: Sequence[_Step], tf1: Sequence[_Step]) -> Cause | None:
-    """Return that only one program changes no weight in a step, if that is so."""
-    for number in range(1, len(tf1)):
-        before = tf1[number - 1]["weights"].items()
-        stays = [
-            who
-            for who, steps in (("TF1", tf1), ("the port", port))
-            if all(np.array_equal(steps[number]["weights"].get(name), array) for name, array in before)
+    """Return that the programs accumulate gradients over different numbers of steps, if that is so.
+
+    The port is guided, so its weights before a step are TF1's.
+    """
+    of_tf1, of_port = (
+        [
+            number
+            for number, before in enumerate(tf1[:-1], 1)
+            if not all(np.array_equal(steps[number]["weights"].get(name), w) for name, w in before["weights"].items())
         ]
-        if len(stays) == 1:
-            title = f"only {stays[0]} changes no weight in step {number}: it accumulates gradients over several steps"
-            in_tf1 = "pass gradient_accumulation_steps to the port's optimizer"
-            return Cause(title, remedy=in_tf1 if stays[0] == "TF1" else add_or_remove(stays[0]))
-    return None
+        for steps in (tf1, port)
+    )
+    if of_tf1 == of_port:
+        return None
+    counts = [_accumulated_steps(changing, len(tf1)) for changing in (of_tf1, of_port)]
+    argument = f"gradient_accumulation_steps={counts[0]}" if counts[0] else "gradient_accumulation_steps"
+    remedy = add_or_remove("the port") if counts[0] == 1 else f"pass {argument} to the port's optimizer"
+    texts = [str(count or f"more than {len(tf1)}") for count in counts]
+    return of_values("number of steps over which gradients are accumulated", *texts, remedy=remedy)
+
+
+def _accumulated_steps(changing: Sequence[int], steps: int) -> int | None:
+    """Return over how many steps gradients are accumulated, given the steps but the first that change a weight."""
+    if len(changing) == steps - 1:
+        return 1
+    return changing[1] - changing[0] if len(changing) > 1 else changing[0] + 1 if changing else None
 
 
 def _decay_of_weights(step: _Updates) -> Iterator[Cause]:

@@ -53,6 +53,7 @@ class Divergence:
       producer: where the port lacks the ops of TF1's region, its op after which they belong.
       term_of: the program whose only output is the other's plus a term, ``"TF1"`` or ``"the port"``; empty if neither.
       is_order: whether the programs compute the same in another order, and differ twice because of it.
+      is_swap: whether each of two tensors is taken in the place of the other one, and the programs differ twice.
     """
 
     tf1: TracedOp | None
@@ -79,6 +80,7 @@ class Divergence:
     producer: TracedOp | None = None
     term_of: str = ""
     is_order: bool = False
+    is_swap: bool = False
 
     @property
     def op(self) -> str:

@@ -386,7 +386,7 @@ class TraceComparison:
         return [each for each in same_type if not taken.isdisjoint((name, n) for n, name in enumerate(each.inputs))]
 
     def suspects(self, ends: tuple[str | None, str | None]) -> Iterator[tuple[TracedOp, TracedOp]]:
-        """Yield ops of one type, one of each program, whose attributes may make the difference.
+        """Yield ops of one kind, one of each program, whose attributes may make the difference.
 
         They are those in the regions up to the ends, and those right before them: an op whose attribute makes next to
         no difference, such as an epsilon of 1e-6, has a counterpart in its own input.
@@ -405,7 +405,7 @@ class TraceComparison:
         near = [[*region, *ops] for region, ops in zip(regions, before, strict=True)]
         yield from alike(*near)
         for tf1_op, port_op in itertools.product(*near):
-            if tf1_op.type == port_op.type:
+            if kind(tf1_op) == kind(port_op):
                 yield tf1_op, port_op
 
     def _or_users(self, program: Program, region: Sequence[TracedOp]) -> Sequence[TracedOp]:
@@ -416,13 +416,19 @@ class TraceComparison:
         self,
         ends: tuple[str | None, str | None] = (None, None),
         suspects: tuple[TracedOp, TracedOp, str] | None = None,
+        taker: str = "",
     ) -> Divergence:
         """Return the first divergence, which ends at a tensor of TF1 and one of the port.
 
-        The suspects are the ops that make the difference, and the attribute that does.
+        The suspects are the ops that make the difference, and the attribute that does. The taker is the port's op that
+        takes a wrong tensor.
         """
         in_functions = suspects is not None and IN_FUNCTION in suspects[1].name
         tf1_op, port_op = self.first_ops(ends) if suspects is None or in_functions else suspects[:2]
+        if suspects is None and ends[0] in self.tf1.matched and ends[1] in self.port.matched:
+            takers = [op for op in self.tf1.diverged if ends[0] in op.inputs]
+            of_type = [op for op in takers if taker and op.type == self.port.trace.ops[taker].type]
+            tf1_op, port_op = (of_type[0], self.port.trace.ops[taker]) if of_type else (tf1_op, port_op)
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
@@ -508,24 +514,25 @@ def _values(trace: Trace, ops: Sequence[TracedOp]) -> list[Value]:
 
 
 def alike(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Iterator[tuple[TracedOp, TracedOp]]:
-    """Yield the ops of a type of which both programs have equally many, in order."""
-    for op_type in dict.fromkeys(op.type for op in tf1):
-        pair = [[op for op in ops if op.type == op_type] for ops in (tf1, port)]
+    """Yield the ops of a kind of which both programs have equally many, in order."""
+    for each in dict.fromkeys(map(kind, tf1)):
+        pair = [[op for op in ops if kind(op) == each] for ops in (tf1, port)]
         if len(pair[0]) == len(pair[1]):
             yield from zip(*pair, strict=True)
 
 
 def _alike_within(tf1: TracedOp, port: TracedOp) -> Iterator[tuple[TracedOp, TracedOp]]:
-    """Yield the ops of a type of which the functions of two ops have equally many, in order."""
+    """Yield the ops of a kind of which the functions of two ops have equally many, in order."""
     yield from alike(*([inner for each in op.body for inner in each.with_body] for op in (tf1, port)))
 
 
 def differing_attributes(tf1: TracedOp, port: TracedOp) -> dict[str, tuple[str, str]]:
-    """Return the attributes of two ops of one type that differ; none of ops of different types."""
-    if tf1.type != port.type:
+    """Return the attributes of two ops of one kind that differ, of two types only the constant inputs."""
+    if kind(tf1) != kind(port):
         return {}
-    pairs = {name: (tf1.attributes[name], port.attributes[name]) for name in tf1.attributes if name in port.attributes}
-    return {name: pair for name, pair in pairs.items() if _differ(name, tf1, port)}
+    in_both = [name for name in tf1.attributes if name in port.attributes]
+    names = [name for name in in_both if tf1.type == port.type or name.startswith("input ")]
+    return {name: (tf1.attributes[name], port.attributes[name]) for name in names if _differ(name, tf1, port)}
 
 
 def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:

@@ -312,7 +312,7 @@ class PortGraph(TracedPort):
         found = {}
         for (op, position), value in substituted.edges.items():
             tensor = name_of(self._graph.get_operation_by_name(op).inputs[position])
-            if all(edge in substituted.edges for edge in self.edges_of(tensor)):
+            if tensor not in substituted.right and all(each in substituted.edges for each in self.edges_of(tensor)):
                 found[tensor] = value
         return found
 
@@ -328,10 +328,15 @@ class PortGraph(TracedPort):
 
     def _with_substitutes(self, substituted: Substitution) -> tuple[tf.compat.v1.GraphDef, dict[str, np.ndarray]]:
         """Return the graph to import, and the values to feed to the placeholders that stand for substitutes."""
+        from detrand._patching.graphs import op_def
+
         definition, feeds = self._with_variables(self._definition), {}
         nodes = {node.name: node for node in definition.node}
         for op, attributes in substituted.attributes.items():
             node = nodes[op] if op in nodes else _node_in_function(definition, op)
+            counts = {each.number_attr for each in op_def(node.op).output_arg}
+            if not counts.isdisjoint(attributes):
+                raise ValueError(f"{op} would have more outputs, or fewer")
             for attribute, text in attributes.items():
                 node.attr[attribute].CopyFrom(_parsed(node.attr[attribute], text))
         functions = {op.partition(IN_FUNCTION)[0] for op in substituted.attributes if IN_FUNCTION in op}

@@ -38,6 +38,7 @@ _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
 _MOST_KNOWN = 2  # trials of another run config that come before others
 _MOST_STEPS = 8  # to split a divergence into several
+_AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 
@@ -139,6 +140,7 @@ class _Search:
         self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
         self._known = [trial for trial in known if trial.hyperparameter is None]
         self._audited = list(self._of_hyperparameters(hyperparameters))
+        self._in_dilations = _in_dilations(tf1.ops), _in_dilations(port.ops)
         self.trials: list[Trial] = []
         self._rtol = RTOLS[0]
         self.greatest: dict[str, float] = {}
@@ -223,7 +225,7 @@ class _Search:
         else:
             names = [trial.ends]
             ends = self._tf1.ops.get(op_of(trial.ends[0] or "")), self._port.ops.get(op_of(trial.ends[1] or ""))
-            if ends[0] is not None and ends[1] is not None and ends[0].type == ends[1].type:
+            if ends[0] is not None and ends[1] is not None and kind(ends[0]) == kind(ends[1]):
                 names += zip(ends[0].inputs, ends[1].inputs, strict=False)
             values = [(None if tf1 is None else self._tf1.values.get(tf1), port) for tf1, port in names]
             pairs = [
@@ -308,7 +310,7 @@ class _Search:
         """Return a trial with the divergence that it ends."""
         if trial.hyperparameter is not None:
             return trial, _confirmed(_of_hyperparameter(state, trial), trial, rest_agrees=not rest.diverged)
-        divergence = state.divergence(trial.ends, trial.suspects)
+        divergence = state.divergence(trial.ends, trial.suspects, trial.edge[0] if trial.edge else "")
         attribute = trial.suspects[2] if trial.suspects else ""
         constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
@@ -544,16 +546,19 @@ class _Search:
             value = self._tf1.values.get(tf1_tensor)
             if value is None or value.array is None:  # a golden file keeps a part of it
                 continue
+            if (op_of(tf1_tensor) in self._in_dilations[0]) != (op_of(port_tensor) in self._in_dilations[1]):
+                continue
             if (value.dtype.kind == "b") != (self._port.dtype(port_tensor).kind == "b"):
                 continue
             array = self._port.fitted(value.array, port_tensor)
-            matched = port_tensor in state.port.matched
-            edges = [edge] if edge is not None and matched else self._port.edges_of(port_tensor)
-            paths = [] if edge is not None and matched else self._port.paths_of(port_tensor)
+            is_right = edge is not None and port_tensor in state.port.matched
+            edges = [edge] if edge is not None and is_right else self._port.edges_of(port_tensor)
+            paths = [] if is_right else self._port.paths_of(port_tensor)
+            right = frozenset([port_tensor] if is_right else [])
             # A substitute for an output makes it agree in any case. That shows something only right at the divergence.
             is_first = not state.tf1.depth.get(op_of(tf1_tensor), 0) and not state.port.depth.get(op_of(port_tensor), 0)
             yield Trial(
-                Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array)),
+                Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array), right=right),
                 (tf1_tensor, port_tensor),
                 "with TF1's value here" if is_first or not paths else "",
                 edge=edge,
@@ -566,7 +571,7 @@ class _Search:
         trial, rest = found
         if trial.suspects or not trial.words or not rest.diverged:
             return found
-        edges = dict(trial.substitution.edges)
+        edges, right = dict(trial.substitution.edges), set(trial.substitution.right)
         tf1_tensor, port_tensor = (each or "" for each in trial.ends)
         to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
         for tf1_op, port_op in _iterations(self._tf1.ops, self._port.ops, op_of(tf1_tensor), to):
@@ -578,10 +583,12 @@ class _Search:
                 array = self._port.fitted(value.array, tensor)
                 to_edges = self._port.edges_of(tensor) if trial.edge is None else [(port_op, trial.edge[1])]
                 edges |= dict.fromkeys(to_edges, array)
+                right |= {tensor} if right else set()
         if len(edges) == len(trial.substitution.edges):
             return found
         words = trial.words.replace("here", "in all iterations")
-        everywhere = replace(trial, substitution=replace(trial.substitution, edges=edges), words=words)
+        substitution = replace(trial.substitution, edges=edges, right=frozenset(right))
+        everywhere = replace(trial, substitution=substitution, words=words)
         then = self._run(done, everywhere)
         return (everywhere, then) if then is not None and then.diverged < rest.diverged else found
 
@@ -601,8 +608,8 @@ class _Search:
                 takes[tensor].append(op)
         if tf1_op is not None:  # TF1 computes more before several ops
             for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
-                count = len(self._port.edges_of(tensor))
-                if len(takes[tensor]) == count > 1 and (last := _last_before(tf1, tf1_op, count)):
+                users = sorted(op.type for op in takes[tensor])
+                if len(users) == len(self._port.edges_of(tensor)) > 1 and (last := _last_before(tf1, tf1_op, users)):
                     yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
         anchored = [
             pair
@@ -630,6 +637,15 @@ class _Search:
                     moved = tf1.value(copy)
                     if value is not None and moved is not None and moved.shape == value.shape:
                         yield from self._same_outputs(state, copy, second)
+
+
+def _in_dilations(ops: Mapping[str, TracedOp]) -> set[str]:
+    """Return the ops that compute a part of a dilated convolution, from elements that were moved to other examples."""
+    found: set[str] = set()
+    for name, op in ops.items():
+        if op.type == "SpaceToBatchND" or (op.type != "BatchToSpaceND" and not found.isdisjoint(op.sources)):
+            found.add(name)
+    return found
 
 
 def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
@@ -667,7 +683,7 @@ def _iterations(
 ) -> list[tuple[str, str]]:
     """Return what two ops of an iteration are in the other iterations; nothing if neither is in a loop.
 
-    A loop in Python has copies of an op on one line, equally many for each iteration.
+    A loop in Python has copies of an op on one line, equally many for each iteration, whose names are numbered.
     """
     groups = [_copies(ops, name) for ops, name in ((tf1, tf1_op), (port, port_op))]
     counts = [len(group) for group, is_loop in groups if is_loop]
@@ -686,8 +702,9 @@ def _copies(ops: Mapping[str, TracedOp], name: str) -> tuple[list[str], bool]:
     key, number = iteration_of(name)
     if number:
         return [each for each in ops if iteration_of(each)[0] == key], True
-    of_line = [each for each, op in ops.items() if (op.type, op.line) == (ops[name].type, ops[name].line)]
-    return [each for each in of_line if not iteration_of(each)[1]], False
+    like = ops[name].type, ops[name].line, _AGAIN.sub("", name)
+    found = [each for each, op in ops.items() if (op.type, op.line, _AGAIN.sub("", each)) == like]
+    return [each for each in found if not iteration_of(each)[1]], False
 
 
 def _compute_alike(state: TraceComparison, tensors: tuple[str | None, str | None]) -> bool:
@@ -750,9 +767,17 @@ def _numbers(op: TracedOp, text: str) -> Iterator[str]:
 
 
 def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
-    """Return divergences, with one for two of which each program computes in the first what the other does after."""
+    """Return divergences, with one for two of which each program computes in the first what the other does after.
+
+    There is also one for two ops of which each takes what the other one takes in TF1.
+    """
     found: list[Divergence] = []
     for each in divergences:
+        swapped = next((number for number, other in enumerate(found) if _is_swap(other, each)), None)
+        if swapped is not None:
+            other = found[swapped]
+            found[swapped] = replace(other, is_swap=True, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
+            continue
         before = found[-1] if found else None
         if before is not None and before.confirmed and not before.attribute and not each.attribute:
             first, second = only_in(*before.regions), only_in(*each.regions)
@@ -763,6 +788,16 @@ def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
                 continue
         found.append(each)
     return found
+
+
+def _is_swap(first: Divergence, second: Divergence) -> bool:
+    """Return whether two ops each take one tensor that the other one takes in TF1, and both are confirmed."""
+    pairs = [
+        [tuple(iteration_of(name)[0] for name in pair) for pair in zip(*each.taken, strict=False) if len(set(pair)) > 1]
+        for each in (first, second)
+        if each.confirmed and each.types[0] == each.types[1]
+    ]
+    return [len(each) for each in pairs] == [1, 1] and all(pairs[0][0]) and pairs[0][0] == pairs[1][0][::-1]
 
 
 def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Divergence:
@@ -776,11 +811,11 @@ def _users(program: Program, op: TracedOp) -> list[str]:
     return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
 
 
-def _last_before(program: Program, op: TracedOp, count: int) -> TracedOp | None:
-    """Return the op, from one op on and along a chain, that so many ops take something from; None if there is none."""
+def _last_before(program: Program, op: TracedOp, types: Sequence[str]) -> TracedOp | None:
+    """Return the op, from one op on and along a chain, that ops of these types take something from; None for none."""
     for _ in range(_MOST_STEPS):
         users = [other for other in program.trace.ops.values() if op.name in other.sources]
-        if len(users) == count:
+        if sorted(user.type for user in users) == types:
             return op
         if len(users) != 1:
             return None

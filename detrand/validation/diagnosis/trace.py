@@ -31,7 +31,7 @@ from detrand.validation.frameworks.traces import (
     text_of_constant,
 )
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
-from detrand.validation.programs.tf1 import TF1Program
+from detrand.validation.programs.tf1 import TF1Program, config_as_written
 from detrand.validation.programs.upstream import all_upstream, input_ops, name_of, op_of
 
 # Ops whose outputs are given, or carry no information.
@@ -41,6 +41,7 @@ _COPIES = {"Identity", "Cast"}
 _INPUTS = {"Placeholder", "PlaceholderWithDefault"}
 _COPIES_OF_INPUTS = {"Cast", "StopGradient", "Reshape", "ExpandDims", "Squeeze"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
+_MOST_FOLDED = 16  # ops from constants to what an op takes
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
@@ -108,7 +109,7 @@ def _not_felt(op: tf.Operation) -> set[str]:
 def _constants(op: tf.Operation) -> dict[str, np.ndarray]:
     """Return the constant inputs of an op, with axes that are counted from the first one."""
     found = {}
-    for number, value in enumerate(map(tf.get_static_value, op.inputs)):
+    for number, value in enumerate(map(_static_value, op.inputs)):
         if value is None:
             continue
         array = np.asarray(value)
@@ -124,6 +125,39 @@ def _constants(op: tf.Operation) -> dict[str, np.ndarray]:
             )
         found[f"input {number}"] = array
     return found
+
+
+def _static_value(tensor: tf.Tensor) -> Any:
+    """Return what a tensor holds in each run, if no data decide it; of one number everywhere, only that number."""
+    from detrand._patching.graphs import function_graphs
+
+    value = tf.get_static_value(tensor)
+    if value is None and tensor.op.type == "Fill":
+        value = tf.get_static_value(tensor.op.inputs[1])
+    size = tensor.shape.num_elements()
+    if value is not None or size is None or size > MOST_ELEMENTS:
+        return value
+    definition, waiting, done = tf.compat.v1.GraphDef(), [tensor], set[str]()
+    while waiting:
+        op = (each := waiting.pop()).op
+        if op.name in done:
+            continue
+        done.add(op.name)
+        known = tf.get_static_value(each) if len(op.outputs) == 1 else None
+        node = definition.node.add()
+        if known is not None:  # such as the shape of an input
+            node.name, node.op = op.name, "Const"
+            node.attr["dtype"].type = each.dtype.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(known, each.dtype))
+            continue
+        if op.type in _GIVEN or op.op_def.is_stateful or function_graphs(op) or len(done) > _MOST_FOLDED:
+            return None
+        node.CopyFrom(op.node_def)
+        node.input[:] = [name for name in op.node_def.input if not name.startswith("^")]
+        node.attr.pop("_class", None)
+        waiting += op.inputs
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config_as_written()) as session:
+        return session.run(tf.import_graph_def(definition, return_elements=[tensor.name], name="")[0])
 
 
 def _attribute(op: tf.Operation, name: str) -> str:

@@ -349,11 +349,14 @@ class Substitution:
       edges: values that single inputs of ops get.
       attributes: name of an op -> name of an attribute -> its value, as text.
       outputs: values of outputs, by path.
+      right: tensors of the port that are right, and only taken at the wrong place: they keep their values, although
+        no op may take them any more.
     """
 
     edges: Mapping[Edge, np.ndarray] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
+    right: frozenset[str] = frozenset()
 
     def and_also(self, other: Substitution) -> Substitution:
         """Return both substitutions in one."""
@@ -362,6 +365,7 @@ class Substitution:
             {**self.edges, **other.edges},
             {**self.attributes, **attributes},
             {**self.outputs, **other.outputs},
+            self.right | other.right,
         )
 
 
@@ -411,7 +415,7 @@ class RecordedPort(TracedPort):
         arrays = dict(arrays)
         for (op, position), value in substituted.edges.items():
             tensor = self.ops[op].inputs[position]
-            if all(edge in substituted.edges for edge in self._edges_of[tensor]):
+            if tensor not in substituted.right and all(each in substituted.edges for each in self._edges_of[tensor]):
                 arrays[tensor] = value
         arrays |= {self.outputs[path]: value for path, value in substituted.outputs.items()}
         watched = {name: array for name, array in arrays.items() if name in self._watched_names}

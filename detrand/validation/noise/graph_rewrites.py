@@ -92,6 +92,7 @@ def _terms_of_each(body: Body, node: Node, tensor: Reference, reduced: Reference
 
 # --- Float64 ---------------------------------------------------------------------------------------------------------
 
+_RESPONSE_NORMALIZATION = "LRN"
 _BATCH_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # What these ops make of a number depends on its dtype.
 _OF_DTYPE = frozenset(("Bitcast", "DecodeRaw", "PyFunc", "PyFuncStateless", "EagerPyFunc"))
@@ -124,6 +125,9 @@ def _widen(body: Body, node: Node) -> bool:
     if op_def(node.op) is None:  # the call of a function by its name: what is in the function computes in float64
         return True
     replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
+    if node.op == _RESPONSE_NORMALIZATION:
+        _replace_response_normalization(body, node)
+        return True
     definition = op_def(node.op)
     narrow = frozenset(
         attribute.name
@@ -198,6 +202,28 @@ def _replace_batch_normalization(body: Body, node: Node) -> bool:
     for number, computed in enumerate((normalized, mean, variance)):
         body.replace_output(body.output(node, number), compute("Identity", computed))
     return True
+
+
+def _replace_response_normalization(body: Body, node: Node) -> None:
+    """Compute a local response normalization by other ops in float64, for which it has no kernel."""
+    inputs, dtype = node.input[0], tf.as_dtype(node.attr["T"].type)
+
+    def compute(op_type: str, *operands: Reference, **attributes: Any) -> Reference:
+        return body.add(op_type, node, operands, **{"T": tf.float64, **attributes})
+
+    def number(name: str) -> Reference:
+        return body.constant(node, np.float64(node.attr[name].f))
+
+    shape, axis = compute("Shape", inputs, out_type=tf.int32), body.constant(node, np.int32(0))
+    last, radius = body.constant(node, np.array([3, 3], np.int32)), np.int32(node.attr["depth_radius"].i)
+    gathers = dict.fromkeys(("Tparams", "Tindices", "Taxis"), tf.int32)
+    square = body.add("GatherV2", node, [shape, last, axis], **gathers)
+    ones = compute("Fill", square, body.constant(node, np.float64(1)), index_type=tf.int32)
+    near = compute("MatrixBandPart", ones, *[body.constant(node, radius)] * 2, Tindex=tf.int32)
+    sums = compute("BatchMatMulV2", compute("Square", inputs), near)
+    divisors = compute("Pow", compute("AddV2", compute("Mul", sums, number("alpha")), number("bias")), number("beta"))
+    body.replace_output(body.output(node), compute("RealDiv", inputs, divisors))
+    node.input[0] = body.add("Cast", node, [inputs], SrcT=tf.float64, DstT=dtype)  # computes, and nothing takes it
 
 
 # --- Half precision --------------------------------------------------------------------------------------------------

@@ -218,14 +218,21 @@ def test_a_fused_batch_normalization_that_updates_moving_averages_is_computed_in
     np.testing.assert_allclose(found, 0.75 + 0.25 * of_batch, rtol=1e-13)
 
 
-def test_an_op_without_a_float64_kernel_stays_in_float32():
+def test_a_local_response_normalization_is_computed_in_float64():
     found, kept = in_float64(lambda x: 3.0 * tf.nn.lrn(tf.reshape(tf.exp(x), (3, 1, 1, 4)), 1, bias=0.5, alpha=0.3))
-    assert kept == {"LRN": 1}
-    assert found.dtype == np.float64
+    assert not kept
     squares = np.exp(X.astype(np.float64)) ** 2
     sums = np.stack([squares[:, max(i - 1, 0) : i + 2].sum(1) for i in range(4)], 1)
-    in_float32 = 3 * np.sqrt(squares) / np.sqrt(0.5 + 0.3 * sums)
-    np.testing.assert_allclose(found.reshape(3, 4), in_float32, rtol=1e-6)
+    expected = 3 * np.sqrt(squares) / np.sqrt(0.5 + np.float64(np.float32(0.3)) * sums)
+    np.testing.assert_allclose(found.reshape(3, 4), expected, rtol=1e-13)
+
+
+def test_an_op_without_a_float64_kernel_stays_in_float32():
+    found, kept = in_float64(lambda x: 3.0 * tf.quantization.fake_quant_with_min_max_args(tf.exp(x), 0, 3))
+    assert kept == {"FakeQuantWithMinMaxArgs": 1}
+    assert found.dtype == np.float64
+    in_float32 = np.round(np.clip(np.exp(X.astype(np.float64)), 0, 3) * 255 / 3) / 255 * 9
+    np.testing.assert_allclose(found, in_float32, rtol=1e-6)
 
 
 def test_an_op_whose_output_is_float32_by_definition_stays_in_float32():
