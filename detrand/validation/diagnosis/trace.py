@@ -135,7 +135,7 @@ def _static_value(tensor: tf.Tensor) -> Any:
     if value is None and tensor.op.type == "Fill":
         value = tf.get_static_value(tensor.op.inputs[1])
     size = tensor.shape.num_elements()
-    if value is not None or size is None or size > MOST_ELEMENTS:
+    if value is not None or size is None or size > MOST_ELEMENTS or not tensor.dtype.is_numpy_compatible:
         return value
     definition, waiting, done = tf.compat.v1.GraphDef(), [tensor], set[str]()
     while waiting:
@@ -154,6 +154,7 @@ def _static_value(tensor: tf.Tensor) -> Any:
             return None
         node.CopyFrom(op.node_def)
         node.input[:] = [name for name in op.node_def.input if not name.startswith("^")]
+        node.device = ""
         node.attr.pop("_class", None)
         waiting += op.inputs
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config_as_written()) as session:
