@@ -23,7 +23,7 @@ from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
-from detrand.validation.diagnosis.op_kinds import MOVES, is_in, kind, only_in
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, is_in, kind, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
@@ -608,7 +608,7 @@ class _Search:
                 takes[tensor].append(op)
         if tf1_op is not None:  # TF1 computes more before several ops
             for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
-                users = sorted(op.type for op in takes[tensor])
+                users = sorted(_computes(port, op) for op in takes[tensor])
                 if len(users) == len(self._port.edges_of(tensor)) > 1 and (last := _last_before(tf1, tf1_op, users)):
                     yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
         anchored = [
@@ -808,18 +808,29 @@ def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Di
 
 def _users(program: Program, op: TracedOp) -> list[str]:
     """Return the types of the ops that take an op's tensors."""
-    return sorted(other.type for other in program.trace.ops.values() if op.name in other.sources)
+    return sorted(other.type for other in _takers(program, op))
 
 
-def _last_before(program: Program, op: TracedOp, types: Sequence[str]) -> TracedOp | None:
-    """Return the op, from one op on and along a chain, that ops of these types take something from; None for none."""
+def _takers(program: Program, op: TracedOp) -> list[TracedOp]:
+    return [other for other in program.trace.ops.values() if op.name in other.sources]
+
+
+def _computes(program: Program, op: TracedOp) -> str:
+    """Return the kind of an op, or of the op that takes what it moves: a product of matrices may be of flat ones."""
+    while kind(op) in PLUMBING | MOVES and len(takers := _takers(program, op)) == 1:
+        op = takers[0]
+    return kind(op)
+
+
+def _last_before(program: Program, op: TracedOp, kinds: Sequence[str]) -> TracedOp | None:
+    """Return the op, from one op on and along a chain, that ops of these kinds take something from; None for none."""
     for _ in range(_MOST_STEPS):
-        users = [other for other in program.trace.ops.values() if op.name in other.sources]
-        if sorted(user.type for user in users) == types:
+        takers = _takers(program, op)
+        if sorted(_computes(program, taker) for taker in takers) == kinds:
             return op
-        if len(users) != 1:
+        if len(takers) != 1:
             return None
-        op = users[0]
+        op = takers[0]
     return None
 
 
