@@ -12,7 +12,8 @@ from dataclasses import replace
 from detrand.validation.checks.loss_faults import LossFaults, with_lines_of_losses
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
-from detrand.validation.diagnosis.causes import Cause, broadcast_in_one, causes_of_loss
+from detrand.validation.diagnosis.causes import Cause
+from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding

@@ -19,7 +19,8 @@ import numpy as np
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
-from detrand.validation.diagnosis.causes import CLOSE, LABEL_SMOOTHING, Cause, of_values
+from detrand.validation.diagnosis.causes import CLOSE, Cause, of_values
+from detrand.validation.diagnosis.causes_of_loss import LABEL_SMOOTHING
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.port_graph import traced_port

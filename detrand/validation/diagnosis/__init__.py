@@ -9,6 +9,7 @@
 - `depth`: how far apart the tensors of both programs are, for a chart.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
 - `causes`: the likely causes of a difference of two computations, each with its remedy; a new cause goes here.
+- `causes_of_loss`: the likely causes of a difference of two losses, by which labels and outputs these take.
 - `causes_of_training`: the likely causes of a difference of two trainings, and of moving averages.
 - `name_map`: the pairs of variables that both programs use alike, whatever their names are.
 - `name_search`: the pairs of variables that are used alike, by the values that both programs compute.

@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from detrand.validation.audit.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.divergence import Divergence, confirmation
+from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import (
     MOVES,
     PLUMBING,
@@ -51,7 +50,6 @@ from detrand.validation.diagnosis.op_kinds import (
 )
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
-from detrand.validation.training.loss import LossInput
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
@@ -95,7 +93,7 @@ _ARGUMENTS = {
     **{"t": "number where the condition is true", "e": "number where the condition is false"},
 }
 _LIMITS = {"Minimum", "Maximum", "Less", "LessEqual", "Greater", "GreaterEqual"}
-_ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
+ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
     "Pad": "pads",
@@ -117,7 +115,6 @@ _ONLY_IN_ONE = {
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
 }
-_COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -323,7 +320,7 @@ def of_momentum(each: AuditedHyperparameter, confirmed: str = "") -> Cause:
 
 
 def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
-    constants, is_dropout = _differing_constants(divergence), DROPOUT in divergence.op.lower()
+    constants, is_dropout = differing_constants(divergence), DROPOUT in divergence.op.lower()
     if constants is not None and is_dropout and divergence.types == ("GreaterEqual", "GreaterEqual"):
         rates = constants
     elif constants is not None and divergence.types == ("Mul", "Mul") and min(constants) > 1:
@@ -351,12 +348,12 @@ def _draws(divergence: Divergence) -> Iterator[Cause]:
 
 
 def _epsilon(divergence: Divergence) -> Iterator[Cause]:
-    constants = _differing_constants(divergence)
+    constants = differing_constants(divergence)
     if constants is not None and divergence.types == ("AddV2", "AddV2") and 0 < max(constants) <= 0.1:
         yield of_values("epsilon", f"{constants[0]:g}", f"{constants[1]:g}")
 
 
-def _differing_constants(divergence: Divergence) -> tuple[float, float] | None:
+def differing_constants(divergence: Divergence) -> tuple[float, float] | None:
     """Return the one constant input in which the two ops differ: TF1's value and the port's."""
     found = [pair for name, pair in divergence.attributes.items() if name.startswith("input ")]
     if len(found) != 1:
@@ -440,7 +437,7 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
     words = ""
     if divergence.attribute and not _name_of_attribute(op_type, divergence.attribute):
         words = CONSTANTS.get(op_type, "") if kind_of_attribute == "input" else ""
-        name = which if kind_of_attribute == "attribute" else _argument(divergence.tf1, int(which))
+        name = which if kind_of_attribute == "attribute" else name_of_argument(divergence.tf1, int(which))
         words = words or f"{_ARGUMENTS.get(name, name)} of {op_type}"
     elif divergence.constants is not None and not divergence.attribute:
         words = "constant"
@@ -490,7 +487,7 @@ def _slice(op: TracedOp | None) -> str:
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
-def _argument(op: TracedOp | None, number: int) -> str:
+def name_of_argument(op: TracedOp | None, number: int) -> str:
     """Return the name of a constant input of an op of TF1."""
     arguments = op.arguments if op is not None else ()
     return next(iter(arguments[number:] or arguments[-1:]), f"input {number}")
@@ -638,7 +635,7 @@ def _other_axes(divergence: Divergence) -> Iterator[Cause]:
     op_type = divergence.types[0]
     for name, values in divergence.attributes.items():
         kind_of_attribute, _, which = name.partition(" ")
-        argument = _argument(divergence.tf1, int(which)) if kind_of_attribute == "input" else which
+        argument = name_of_argument(divergence.tf1, int(which)) if kind_of_attribute == "input" else which
         if _ARGUMENTS.get(argument, argument) == "axis":
             yield of_values(f"axis of {op_type}", *values)
 
@@ -775,7 +772,7 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
     if divergence.attributes or divergence.types[0] != divergence.types[1] or not tf1 or len(tf1) != len(port):
         return
     if sorted(tf1) == sorted(port):
-        if tf1 != port and divergence.types[0] in _ORDERED:
+        if tf1 != port and divergence.types[0] in ORDERED:
             yield of_values("order of the inputs", ", ".join(tf1), ", ".join(port), remedy=use_order(", ".join(tf1)))
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
@@ -783,10 +780,11 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
         if divergence.is_swap:
             yield Cause(f"two tensors are swapped: {mine} and {other}", remedy="exchange the two in the port")
         else:
-            yield _of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+            yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
 
 
-def _of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:
+def of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:
+    """Return the cause that an op takes a tensor in the port that is not the counterpart of TF1's."""
     title = f"{op_type} takes different tensors: {tf1} (TF1), {port} (port)"
     return Cause(title, fault=fault, remedy=f"pass the port's counterpart of {tf1} here")
 
@@ -826,143 +824,3 @@ def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator
 def is_close(value: float, expected: float) -> bool:
     """Return whether a ratio is a number with a meaning, but for rounding."""
     return math.isclose(value, expected, rel_tol=CLOSE)
-
-
-def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple[Cause, ...]:
-    """Return the likely causes of a divergence of two losses, given what each of their inputs is."""
-    if divergence.hyperparameter is not None:
-        number = divergence.hyperparameter
-        return (of_values(number.name, number.tf1, number.port),)
-    if divergence.term_of:
-        return (in_one_program(divergence.term_of, "adds this term to the loss"),)
-    found = [*_of_labels(divergence, inputs)]
-    weights = [] if found else list(_weights(divergence, inputs))
-    found += [] if divergence.confirmed else weights
-    if not found:
-        general = causes(replace(divergence, uses=(frozenset(), frozenset())))
-        found += [] if divergence.attribute else _of_other_inputs(divergence, inputs)
-        found += [each for each in general if each.fault is not Fault.ACTIVATION] or weights
-    names = [name for name in divergence.attributes if name.startswith("input ")]
-    if not found and names and divergence.confirmed:
-        op_type = divergence.types[0]
-        words = [
-            (_argument(divergence.tf1, int(name.removeprefix("input "))), divergence.attributes[name]) for name in names
-        ]
-        found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
-    if not found:
-        kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
-        of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
-        computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
-        found.append(Cause(f"the operands of {of_tf1} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
-    return tuple(dict.fromkeys(found))
-
-
-def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause, TracedOp, bool] | None:
-    """Return that one program broadcasts two tensors to a larger one than both, its op, and whether TF1 does.
-
-    Losses of a framework may do so deep inside; so if nothing confirms it, only the first op that diverges counts.
-    """
-    firsts = divergence.tf1, divergence.port
-    sides = [
-        [op for op in (first, *(region if confirmed else ())) if op]
-        for first, region in zip(firsts, divergence.regions, strict=True)
-    ]
-    of_tf1, of_port = ([op for op in ops if op.broadcast] for ops in sides)
-    if bool(of_tf1) == bool(of_port):
-        return None
-    op = (of_tf1 or of_port)[0]
-    first, second = op.broadcast
-    whole = list(np.broadcast_shapes(first, second))
-    subtracts = f"subtracts {list(second)} from {list(first)}"
-    what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
-    title = f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}"
-    remedy = "" if of_tf1 else "use tf.squeeze or tf.reshape, so that both have one shape"
-    return Cause(title, fault=Fault.BROADCAST, remedy=remedy), op, bool(of_tf1)
-
-
-def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
-    """Yield how only one program masks the loss by the labels, and which number differs by which both change them."""
-    labels = _labels(inputs)
-    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
-    for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
-        if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
-            yield in_one_program(who, f"masks the loss by the labels ({op.type})")
-    constants = _differing_constants(divergence)
-    if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
-        is_factor = divergence.types[0] == "Mul"
-        what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
-        yield of_values(what, *(f"{each:.4g}" for each in constants))
-
-
-def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[LossInput]) -> tuple[Divergence, ...]:
-    """Return divergences of two losses with one for the two numbers of a label smoothing that differs."""
-    labels = _labels(inputs)
-    for first, second in itertools.pairwise(divergences):
-        factors, added = _differing_constants(first), _added(second)
-        is_of_labels = all(given <= labels for given in (*first.given, *second.given)) and any(first.given)
-        if first.types != ("Mul", "Mul") or factors is None or added is None or not is_of_labels:
-            continue
-        smoothing = 1 - factors[0], 1 - factors[1]
-        if all(0 < each < 1 for each in smoothing) and is_close(added[0] / added[1], smoothing[0] / smoothing[1]):
-            words = f"{smoothing[0]:.4g}", f"{smoothing[1]:.4g}"
-            number = AuditedHyperparameter("the loss", LABEL_SMOOTHING, *words)
-            given = f"with TF1's {LABEL_SMOOTHING}" if second.confirmed else ""
-            of_both = replace(
-                first,
-                hyperparameter=number,
-                attributes={number.name: words},
-                attribute=number.name,
-                confirmed=confirmation(given, rest_agrees=second.rest_agrees),
-                rest_agrees=second.rest_agrees,
-            )
-            return tuple(of_both if each is first else each for each in divergences if each is not second)
-    return tuple(divergences)
-
-
-LABEL_SMOOTHING = "label smoothing"
-
-
-def _added(divergence: Divergence) -> tuple[float, float] | None:
-    """Return the numbers that two programs add to labels, or that these are computed from; None if they are not known.
-
-    Where a label is 0, the sum is the number.
-    """
-    numbers, values = _differing_constants(divergence), divergence.values
-    if numbers is None and divergence.types == ("AddV2", "AddV2") and values[0] is not None and values[1] is not None:
-        numbers = float(values[0].elements.min()), float(values[1].elements.min())
-    return numbers if numbers is not None and all(numbers) else None
-
-
-def _weights(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
-    """Yield what only one program computes from the labels only: a weight of each example."""
-    labels = _labels(inputs)
-    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
-    for who, op, is_only, operands in zip(
-        ("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, divergence.operands, strict=True
-    ):
-        if op is not None and is_only and not all(uses_labels_only) and sum(map(bool, operands)) == 1:
-            yield in_one_program(who, f"weights the loss by the labels ({op.type})")
-
-
-def _labels(inputs: Sequence[LossInput]) -> set[int]:
-    return {position for position, each in enumerate(inputs) if each.kind == "labels"}
-
-
-def _of_other_inputs(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
-    """Yield which outputs or labels only one program uses, or uses in another place."""
-    op_type = divergence.types[0]
-    if op_type != divergence.types[1]:
-        return
-    tf1, port = (sorted({inputs[position].words for position in each}) for each in divergence.given)
-    if tf1 and port and tf1 != port:
-        yield _of_tensors(op_type, ", ".join(tf1), ", ".join(port), Fault.OTHER_TENSORS)
-    operands = [[_operand(each, inputs) for each in of] for of in divergence.operands]
-    if kind_of(op_type) in _ORDERED and operands[0] != operands[1] and sorted(operands[0]) == sorted(operands[1]):
-        in_words = [", ".join(of) for of in operands]
-        what, remedy = f"order of the operands of {op_type}", use_order(in_words[0])
-        yield of_values(what, *in_words, fault=Fault.OTHER_TENSORS, remedy=remedy)
-
-
-def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:
-    """Return what an operand is computed from, in words."""
-    return " with ".join(sorted({inputs[position].words for position in given})) or "a constant"

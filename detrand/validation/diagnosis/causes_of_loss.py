@@ -1,0 +1,168 @@
+"""Likely causes of a difference between two losses: what the general causes do not say of labels and outputs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from detrand.validation.diagnosis.causes import (
+    ORDERED,
+    Cause,
+    causes,
+    differing_constants,
+    in_one_program,
+    is_close,
+    name_of_argument,
+    of_tensors,
+    of_values,
+    use_order,
+)
+from detrand.validation.diagnosis.divergence import Divergence, confirmation
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, kind_of
+from detrand.validation.frameworks.traces import TracedOp
+from detrand.validation.results import AuditedHyperparameter, Fault
+from detrand.validation.training.loss import LossInput
+
+LABEL_SMOOTHING = "label smoothing"
+_COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
+
+
+def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple[Cause, ...]:
+    """Return the likely causes of a divergence of two losses, given what each of their inputs is."""
+    if divergence.hyperparameter is not None:
+        number = divergence.hyperparameter
+        return (of_values(number.name, number.tf1, number.port),)
+    if divergence.term_of:
+        return (in_one_program(divergence.term_of, "adds this term to the loss"),)
+    found = [*_of_labels(divergence, inputs)]
+    weights = [] if found else list(_weights(divergence, inputs))
+    found += [] if divergence.confirmed else weights
+    if not found:
+        general = causes(replace(divergence, uses=(frozenset(), frozenset())))
+        found += [] if divergence.attribute else _of_other_inputs(divergence, inputs)
+        found += [each for each in general if each.fault is not Fault.ACTIVATION] or weights
+    names = [name for name in divergence.attributes if name.startswith("input ")]
+    if not found and names and divergence.confirmed:
+        op_type = divergence.types[0]
+        words = [
+            (name_of_argument(divergence.tf1, int(name.removeprefix("input "))), divergence.attributes[name])
+            for name in names
+        ]
+        found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
+    if not found:
+        kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
+        of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
+        computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
+        found.append(Cause(f"the operands of {of_tf1} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
+    return tuple(dict.fromkeys(found))
+
+
+def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause, TracedOp, bool] | None:
+    """Return that one program broadcasts two tensors to a larger one than both, its op, and whether TF1 does.
+
+    Losses of a framework may do so deep inside; so if nothing confirms it, only the first op that diverges counts.
+    """
+    firsts = divergence.tf1, divergence.port
+    sides = [
+        [op for op in (first, *(region if confirmed else ())) if op]
+        for first, region in zip(firsts, divergence.regions, strict=True)
+    ]
+    of_tf1, of_port = ([op for op in ops if op.broadcast] for ops in sides)
+    if bool(of_tf1) == bool(of_port):
+        return None
+    op = (of_tf1 or of_port)[0]
+    first, second = op.broadcast
+    whole = list(np.broadcast_shapes(first, second))
+    subtracts = f"subtracts {list(second)} from {list(first)}"
+    what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
+    title = f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}"
+    remedy = "" if of_tf1 else "use tf.squeeze or tf.reshape, so that both have one shape"
+    return Cause(title, fault=Fault.BROADCAST, remedy=remedy), op, bool(of_tf1)
+
+
+def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
+    """Yield how only one program masks the loss by the labels, and which number differs by which both change them."""
+    labels = _labels(inputs)
+    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
+    for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
+        if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
+            yield in_one_program(who, f"masks the loss by the labels ({op.type})")
+    constants = differing_constants(divergence)
+    if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
+        is_factor = divergence.types[0] == "Mul"
+        what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
+        yield of_values(what, *(f"{each:.4g}" for each in constants))
+
+
+def with_label_smoothing(divergences: Sequence[Divergence], inputs: Sequence[LossInput]) -> tuple[Divergence, ...]:
+    """Return divergences of two losses with one for the two numbers of a label smoothing that differs."""
+    labels = _labels(inputs)
+    for first, second in itertools.pairwise(divergences):
+        factors, added = differing_constants(first), _added(second)
+        is_of_labels = all(given <= labels for given in (*first.given, *second.given)) and any(first.given)
+        if first.types != ("Mul", "Mul") or factors is None or added is None or not is_of_labels:
+            continue
+        smoothing = 1 - factors[0], 1 - factors[1]
+        if all(0 < each < 1 for each in smoothing) and is_close(added[0] / added[1], smoothing[0] / smoothing[1]):
+            words = f"{smoothing[0]:.4g}", f"{smoothing[1]:.4g}"
+            number = AuditedHyperparameter("the loss", LABEL_SMOOTHING, *words)
+            given = f"with TF1's {LABEL_SMOOTHING}" if second.confirmed else ""
+            of_both = replace(
+                first,
+                hyperparameter=number,
+                attributes={number.name: words},
+                attribute=number.name,
+                confirmed=confirmation(given, rest_agrees=second.rest_agrees),
+                rest_agrees=second.rest_agrees,
+            )
+            return tuple(of_both if each is first else each for each in divergences if each is not second)
+    return tuple(divergences)
+
+
+def _added(divergence: Divergence) -> tuple[float, float] | None:
+    """Return the numbers that two programs add to labels, or that these are computed from; None if they are not known.
+
+    Where a label is 0, the sum is the number.
+    """
+    numbers, values = differing_constants(divergence), divergence.values
+    if numbers is None and divergence.types == ("AddV2", "AddV2") and values[0] is not None and values[1] is not None:
+        numbers = float(values[0].elements.min()), float(values[1].elements.min())
+    return numbers if numbers is not None and all(numbers) else None
+
+
+def _weights(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
+    """Yield what only one program computes from the labels only: a weight of each example."""
+    labels = _labels(inputs)
+    uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
+    for who, op, is_only, operands in zip(
+        ("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, divergence.operands, strict=True
+    ):
+        if op is not None and is_only and not all(uses_labels_only) and sum(map(bool, operands)) == 1:
+            yield in_one_program(who, f"weights the loss by the labels ({op.type})")
+
+
+def _labels(inputs: Sequence[LossInput]) -> set[int]:
+    return {position for position, each in enumerate(inputs) if each.kind == "labels"}
+
+
+def _of_other_inputs(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
+    """Yield which outputs or labels only one program uses, or uses in another place."""
+    op_type = divergence.types[0]
+    if op_type != divergence.types[1]:
+        return
+    tf1, port = (sorted({inputs[position].words for position in each}) for each in divergence.given)
+    if tf1 and port and tf1 != port:
+        yield of_tensors(op_type, ", ".join(tf1), ", ".join(port), Fault.OTHER_TENSORS)
+    operands = [[_operand(each, inputs) for each in of] for of in divergence.operands]
+    if kind_of(op_type) in ORDERED and operands[0] != operands[1] and sorted(operands[0]) == sorted(operands[1]):
+        in_words = [", ".join(of) for of in operands]
+        what, remedy = f"order of the operands of {op_type}", use_order(in_words[0])
+        yield of_values(what, *in_words, fault=Fault.OTHER_TENSORS, remedy=remedy)
+
+
+def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:
+    """Return what an operand is computed from, in words."""
+    return " with ".join(sorted({inputs[position].words for position in given})) or "a constant"
