@@ -965,3 +965,30 @@ def test_layers_of_one_class_in_blocks_of_one_class_are_one_fault():
     (finding,) = report.findings
     assert finding.title == "epsilon differs: 0.001 (TF1), 0.01 (port)" and finding.count == 4, str(report)
     assert finding.confirmed.endswith("the rest agrees")
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_sum_that_several_ops_take_is_one_fault_where_the_port_leaves_it_out(centered):
+    """Keras normalizes in other steps, and three of them take what TF1 adds up.
+
+    Where the rows are centered, the mean of the sum agrees in both programs.
+    """
+
+    def tf1(rows, training):
+        rows = rows - tf.reduce_mean(rows, -1, keepdims=True) if centered else rows
+        rows = rows + dense(rows, 6, "hidden")
+        mean = tf.reduce_mean(rows, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(rows - mean), -1, keepdims=True)
+        gamma = v1.get_variable("norm/gamma", (6,), initializer=v1.ones_initializer())
+        beta = v1.get_variable("norm/beta", (6,), initializer=v1.zeros_initializer())
+        return dense(tf.tanh((rows - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta), 2, "logits")
+
+    def port():
+        rows = inputs = keras.Input((6,))
+        rows = rows - keras.ops.mean(rows, -1, keepdims=True) if centered else rows
+        rows = keras.layers.LayerNormalization(name="norm")(keras.layers.Dense(6, name="hidden")(rows))
+        return keras.Model(inputs, keras.layers.Dense(2, name="logits")(keras.ops.tanh(rows)))
+
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS), checks=["random-inference"]).findings
+    assert finding.title == "only TF1 adds another tensor"
+    assert finding.confirmed == "with TF1's value here, the rest agrees"

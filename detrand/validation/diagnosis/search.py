@@ -396,13 +396,25 @@ class _Search:
             if of_output is None:
                 found = self._in_attributes(state, done, trial.ends, rest.diverged)
                 if found or trial.words:
-                    return found or (trial, rest)
+                    return found or self._in_all_uses(done, trial, rest)
                 of_output = trial, rest
             elif trial.words and not rest.diverged and _compute_alike(state, trial.ends):
                 return trial, rest
         if of_output is not None:
             return of_output
         return self._in_attributes(state, done, (None, None), state.diverged - 1)
+
+    def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
+        """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""
+        tensor = trial.ends[1]
+        if trial.edge is None or tensor is None or not rest.diverged:
+            return trial, rest
+        array = trial.substitution.edges[trial.edge]
+        everywhere = replace(
+            trial, substitution=Substitution(dict.fromkeys(self._port.edges_of(tensor), array)), edge=None
+        )
+        then = self._run(done, everywhere)
+        return (everywhere, then) if then is not None and then.diverged < rest.diverged else (trial, rest)
 
     def _heals(self, state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
         """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
@@ -609,7 +621,8 @@ class _Search:
         if tf1_op is not None:  # TF1 computes more before several ops
             for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
                 users = sorted(_computes(port, op) for op in takes[tensor])
-                if len(users) == len(self._port.edges_of(tensor)) > 1 and (last := _last_before(tf1, tf1_op, users)):
+                if len(users) == len(self._port.edges_of(tensor)) > 1:
+                    last = _last_before(tf1, tf1_op, users) or (tf1_op if len(_takers(tf1, tf1_op)) > 1 else None)
                     yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
         anchored = [
             pair
