@@ -330,16 +330,10 @@ def _ratio(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
-# The scopes of TF1's bidirectional loops, and the words that Keras has for them.
-_DIRECTIONS = {"fw": "forward", "bw": "backward"}
-_DIRECTION = re.compile(r"(?<![a-z])(?:fw|bw)(?![a-z])")
-
-
 @functools.lru_cache(maxsize=10_000)
 def _taken_apart(name: str) -> tuple[str, str, tuple[int, ...]]:
     """Return the letters of a name's scope, the role that its last part names, and the numbers in it."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "/")  # PyTorch and Flax have "." for "/"
-    name = _DIRECTION.sub(lambda found: _DIRECTIONS[found[0]], name)
     scope, _, last = name.rpartition("/")
     word = re.sub(r"_?\d+$", "", last)
     layer, _, role = word.rpartition("_")
