@@ -155,7 +155,8 @@ def _static_value(tensor: tf.Tensor) -> Any:
         node.CopyFrom(op.node_def)
         node.input[:] = [name for name in op.node_def.input if not name.startswith("^")]
         node.device = ""
-        node.attr.pop("_class", None)
+        for name in [each for each in node.attr if each.startswith("_")]:  # of its graph, such as the ops beside it
+            del node.attr[name]
         waiting += op.inputs
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config_as_written()) as session:
         return session.run(tf.import_graph_def(definition, return_elements=[tensor.name], name="")[0])
