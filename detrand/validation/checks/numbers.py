@@ -23,11 +23,12 @@ from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
+from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import Shapes
 
 _MOST_UNKNOWNS, _MOST_KNOWN, _MOST_STEPS = 16, 6, 8  # each step of the secant method runs the port's loss
 _ROUNDED, _EXACT = 0.2, 1e-5  # how near a loss must be, and how exact a number, that is known by its digits only
-_TERMS = {"Mean", "Sum", "L2Loss"}
+_TERMS, _COUNTS = {"Mean", "Sum", "L2Loss"}, {"Sum", "Prod", "Size"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def numbers_of_loss(
     is_right = _no_chance(other, config, tf1_shapes, initial)
 
     start = float(state.port.trace.values[name].elements[0]) - target
-    of_tf1 = [(op, *each) for op in state.tf1.diverged for each in _scalars(op)]
+    of_tf1 = [(op, *each) for op in state.tf1.diverged for each in _scalars(op, tf1)]
     known = list(dict.fromkeys(number for *_, number in of_tf1))[:_MOST_KNOWN]
 
     def solved(unknowns: Iterable[_Unknown]) -> Iterator[Number]:
@@ -98,7 +99,9 @@ def numbers_of_loss(
                 same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
                 yield _described(unknown, needed, next(same, None), state.port.trace)
 
-    return [*solved(_constants(state.port.diverged))] or [*solved(_terms(port, state) if terms else ())]
+    return [*solved(_constants(state.port.diverged, state.port.trace))] or [
+        *solved(_terms(port, state) if terms else ())
+    ]
 
 
 def _difference(port: TracedPort, trace: Trace, target: float, unknown: _Unknown, number: float) -> float:
@@ -126,18 +129,24 @@ def _no_chance(
     return lambda unknown, number: abs(_difference(port, trace, target, unknown, number)) <= most
 
 
-def _scalars(op: TracedOp) -> Iterator[tuple[str, float]]:
-    """Yield the inputs of an op that are a constant of one number, with their values."""
+def _scalars(op: TracedOp, trace: Trace) -> Iterator[tuple[str, float]]:
+    """Yield the inputs of an op that are a constant of one number, with their values.
+
+    A number that ops compute from constants, such as how many elements a mean is over, is none that somebody wrote.
+    """
     for name, array in op.constants.items():
         if array.size == 1 and array.dtype.kind == "f" and name.startswith("input "):
-            yield name, float(f"{array.reshape(-1)[0]:.7g}")
+            given = trace.ops.get(op_of(op.inputs[int(name.split()[1])]))
+            before = [] if given is None else [given, *trace.sources_and_between(given)]
+            if _COUNTS.isdisjoint(map(kind, before)):
+                yield name, float(f"{array.reshape(-1)[0]:.7g}")
 
 
-def _constants(ops: Iterable[TracedOp]) -> Iterator[_Unknown]:
+def _constants(ops: Iterable[TracedOp], trace: Trace) -> Iterator[_Unknown]:
     """Yield the constants of ops: one for all ops that take it, and those that take 1 minus it; then each by itself."""
     places: dict[float, list[tuple[TracedOp, str]]] = defaultdict(list)
     for op in ops:
-        for name, value in _scalars(op):
+        for name, value in _scalars(op, trace):
             places[value].append((op, name))
     seen = set[float]()
     for value, alike in places.items():
