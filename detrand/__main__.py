@@ -250,7 +250,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _check_tensorflow() -> None:
-    """Raise an error if TensorFlow is not installed, which is said before any other package is missed."""
+    """Raise an error that names TensorFlow if it is missing, before one names a package that only TensorFlow needs."""
     if not is_installed("tensorflow"):
         importlib.import_module("tensorflow")
 

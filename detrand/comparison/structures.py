@@ -64,7 +64,7 @@ def packed_as(value: Any, leaves: Iterable[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Return a structure with the result of a function of each leaf, None included, and those of equal structures."""
+    """Return the results of a function of each leaf, None included, in the structure that the values share."""
     return packed_as(value, [function(*leaves) for leaves in zip(*map(flatten, (value, *others)), strict=True)])
 
 

@@ -128,7 +128,7 @@ def _constants(op: tf.Operation) -> dict[str, np.ndarray]:
 
 
 def _static_value(tensor: tf.Tensor) -> Any:
-    """Return what a tensor holds in each run, if no data decide it; of one number everywhere, only that number."""
+    """Return what a tensor holds in every run, or the one number that fills a large one; None if data decide."""
     from detrand._patching.graphs import function_graphs
 
     value = tf.get_static_value(tensor)
