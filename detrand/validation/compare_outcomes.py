@@ -486,6 +486,8 @@ def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], 
         tf1_op, tf1_value = drawing[0], ""
     elif cause.fault is Fault.RANDOM_OP_OF_PORT and drawing[1] is not None:
         port_op, port_value = drawing[1], ""
+    elif cause.fault is Fault.MASK:
+        (tf1_op, port_op), tf1_value, port_value = drawing, "", ""
     producer, user = divergence.producer, "" if port_op is None else _line_of(port_op)
     if producer is not None and (_line_of(producer) or not user):  # what is missing comes after it
         used = f", used at {user}" if user and user not in producer.line else ""

@@ -41,6 +41,7 @@ class Fault(enum.Enum):
     RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
     DRAWN_SHAPE = enum.auto()  # of random numbers
+    MASK = enum.auto()  # of random numbers, as a dropout makes one
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
     NORMALIZES_IN_INFERENCE = enum.auto()  # the port, with moving averages
     OTHER_TENSORS = enum.auto()  # outputs or labels in the place of others
@@ -80,6 +81,7 @@ _SYMPTOMS = {
     Fault.ACTIVATION: "activation",
     Fault.VALUE: "value",
     Fault.DROPOUT: "dropout",
+    Fault.MASK: "dropout",
     Fault.REDUCTION: "reduction",
     Fault.AXES: "axes",
     Fault.RANDOM_OP_OF_TF1: "random-op",

@@ -370,3 +370,112 @@ def test_what_only_looks_like_a_leaky_relu_is_none(step):
     )
     assert "slope of the leaky ReLU differs" not in finding.title, str(finding)
     assert "leaky ReLU" not in finding.title.partition(" (TF1)")[0], str(finding)
+
+
+def dropping(inputs, training, *, keep=None):
+    """Drop elements where ``keep`` of random numbers is false, in training."""
+    hidden = tf.tanh(dense(inputs, 4, "first"))
+    if training and keep is not None:
+        hidden = hidden * (tf.cast(keep(tf.random.uniform(tf.shape(hidden))), tf.float32) / 0.75)
+    elif training:
+        hidden = tf.nn.dropout(hidden, 0.25)
+    return dense(hidden, 2, "last")
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [(lambda u: u < 0.75, "u < 0.75"), (lambda u: tf.greater(0.75, u), "0.75 > u"), (lambda u: u <= 0.75, "u <= 0.75")],
+    ids=["less", "the constant first", "less or equal"],
+)
+def test_a_mask_that_compares_random_numbers_in_another_way_is_one_finding(keep, words):
+    def model(inputs, training):
+        return dropping(inputs, training, keep=keep)
+
+    finding = only_finding_of(model, shim_port(dropping), ROWS)
+    assert finding.title == f"mask of random numbers u differs: {words} (TF1), u >= 0.25 (port)", str(finding)
+    assert finding.confirmed
+    assert "GreaterEqual" in finding.port.op
+
+
+def activated_around_a_normalization(inputs, training, *, before=False):
+    """Write the dropout by hand if the activation comes after."""
+    hidden = dense(inputs, 5, "first")
+    hidden = tf.nn.softplus(hidden) if before else hidden
+    offset, scale = (v1.get_variable(name, (5,)) for name in ("offset", "scale"))
+    hidden = tf.nn.batch_normalization(hidden, *tf.nn.moments(hidden, [0]), offset, scale, 1e-3)
+    hidden = hidden if before else tf.nn.softplus(hidden)
+    if training and before:
+        hidden = tf.nn.dropout(hidden, 0.25)
+    elif training:
+        hidden = hidden * (tf.floor(tf.random.uniform(tf.shape(hidden)) + 0.75) / 0.75)
+    return dense(hidden, 2, "last")
+
+
+@pytest.mark.slow
+def test_an_activation_in_another_place_is_one_finding_in_training_too():
+    finding = only_finding(activated_around_a_normalization, ROWS, before=True)
+    assert finding.title == "order of ops differs: the port has Softplus in another place", str(finding)
+    assert finding.checks == ("constant-weights", "random-inference", "random-training", "constant-mode")
+
+
+def test_the_form_of_a_normalization_does_not_hide_the_order_of_ops():
+    def expanded(inputs):
+        mean, variance = tf.nn.moments(inputs, [0])
+        factor = tf.math.rsqrt(variance + 1e-3)
+        return inputs * factor - mean * factor
+
+    finding = only_finding(rows, ROWS, step=lambda hidden: expanded(tf.tanh(hidden)))
+    title = "order of ops differs: normalization, then Tanh (TF1), Tanh, then normalization (port)"
+    assert finding.title == title, str(finding)
+
+
+def dilated(inputs, training, *, rate=2, padding="SAME", added=0, of_second=False):
+    sequences = tf.reshape(inputs, (inputs.shape[0], -1, 4))
+    first, second = sequences + 1.0, tf.tanh(sequences)
+    taken = second if of_second else first
+    taken = tf.pad(taken, [[0, 0], [added, 0], [0, 0]]) if added else taken
+    hidden = tf.nn.convolution(taken, v1.get_variable("kernel", (3, 4, 5)), padding=padding, dilations=rate)
+    others = tf.nn.conv1d(tf.concat([first, second], -1), v1.get_variable("others", (1, 8, 5)), 1, "SAME")
+    return tf.tanh(tf.reduce_max(hidden, 1) + tf.reduce_mean(others, 1))
+
+
+@pytest.mark.slow_except("none", "input")
+@pytest.mark.parametrize(
+    ("tf1", "port", "title"),
+    [
+        ({}, {"rate": 1}, "dilation rate differs: [1, 1, 2, 1] (TF1), [1, 1, 1, 1] (port)"),
+        ({"rate": 1}, {}, "dilation rate differs: [1, 1, 1, 1] (TF1), [1, 1, 2, 1] (port)"),
+        ({}, {"rate": 3}, "dilation rate differs: [1, 1, 2, 1] (TF1), [1, 1, 3, 1] (port)"),
+        ({}, {"padding": "VALID"}, "padding differs: SAME (TF1), VALID (port)"),
+        ({}, {"of_second": True}, "Conv2D takes different tensors: add (TF1), Tanh (port)"),
+        (
+            {"padding": "VALID", "added": 4},
+            {},
+            "padding differs: VALID after Pad [[0 0] [4 0] [0 0]] (TF1), SAME (port)",
+        ),
+    ],
+    ids=["none", "only in the port", "another rate", "valid", "input", "causal"],
+)
+def test_a_dilated_convolution_is_one_op(tf1, port, title):
+    def model(inputs, training):
+        return dilated(inputs, training, **tf1)
+
+    finding = only_finding_of(model, shim_port(dilated, **port), IMAGES)
+    assert finding.title == title, str(finding)
+    assert finding.confirmed
+
+
+def causal(inputs, training, *, padding="VALID"):
+    """Two convolutions of one sequence that is padded before its first step; the port pads one of them otherwise."""
+    sequences = tf.reshape(inputs, (inputs.shape[0], -1, 4))
+    padded = tf.pad(sequences, [[0, 0], [2, 0], [0, 0]])
+    gate = tf.nn.conv1d(padded, v1.get_variable("gate", (3, 4, 5)), 1, "VALID")
+    kernel = v1.get_variable("kernel", (3, 4, 5))
+    hidden = tf.nn.conv1d(sequences if padding == "SAME" else padded, kernel, 1, padding)
+    return tf.sigmoid(gate) * tf.tanh(hidden)
+
+
+def test_padding_that_is_shared_with_another_convolution_is_a_padding():
+    finding = only_finding(causal, IMAGES, padding="SAME")
+    assert finding.title == "padding differs: VALID after Pad [[0 0] [2 0] [0 0]] (TF1), SAME (port)", str(finding)
+    assert finding.remedy == 'pad with 2 steps before the first one, as padding="causal" does'

@@ -32,7 +32,9 @@ from detrand.validation.audit.hyperparameters import (
 )
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import (
+    ACTIVATIONS,
     MOVES,
+    NORMALIZATION,
     PLUMBING,
     as_written,
     chain,
@@ -75,10 +77,6 @@ _ATTRIBUTES_OF = {
     ("LRN", "attribute beta"): "beta of the local response normalization",
     ("LRN", "attribute bias"): "bias of the local response normalization",
 }
-_ACTIVATIONS = {
-    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
-    *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
-}
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
 CONSTANTS = {
@@ -92,12 +90,12 @@ _ARGUMENTS = {
     **{"perm": "order of the axes", "paddings": "padding", "multiples": "number of repetitions"},
     **{"t": "number where the condition is true", "e": "number where the condition is false"},
 }
-_LIMITS = {"Minimum", "Maximum", "Less", "LessEqual", "Greater", "GreaterEqual"}
+_COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
+_LIMITS = {"Minimum", "Maximum", *_COMPARISONS}
 ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
     "Pad": "pads",
-    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND"), "dilates"),
     "Floor": "rounds down",
     "FloorDiv": "rounds down",
     "Round": "rounds",
@@ -338,13 +336,24 @@ def _dropout(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparam
 
 
 def _draws(divergence: Divergence) -> Iterator[Cause]:
-    is_of_tf1, is_of_port = (op is not None for op in divergence.drawing)
-    if is_of_tf1 == is_of_port:
+    of_tf1, of_port = divergence.drawing
+    if of_tf1 is not None and of_port is not None:
+        masks = _mask(of_tf1), _mask(of_port)
+        if divergence.confirmed and all(masks) and of_tf1.type != of_port.type:
+            remedy = f"use {masks[0]} in the port, or write TF1's mask as {masks[1]}"
+            yield of_values("mask of random numbers u", *masks, fault=Fault.MASK, remedy=remedy)
         return
     # What a function of another framework computes is not known, so it may draw.
-    if not any(is_unknown(op.type) for op in divergence.regions[is_of_tf1]):
-        who, fault = ("TF1", Fault.RANDOM_OP_OF_TF1) if is_of_tf1 else ("the port", Fault.RANDOM_OP_OF_PORT)
+    may_draw = any(is_unknown(op.type) for op in divergence.regions[of_tf1 is not None])
+    if (of_tf1 or of_port) is not None and not may_draw:
+        who, fault = ("the port", Fault.RANDOM_OP_OF_PORT) if of_tf1 is None else ("TF1", Fault.RANDOM_OP_OF_TF1)
         yield in_one_program(who, "has a dropout, or another random op, here", fault=fault)
+
+
+def _mask(op: TracedOp) -> str:
+    """Return the comparison of random numbers u with a constant, as in Python; empty if an op is none."""
+    sign, numbers = _COMPARISONS.get(op.type, ""), [op.attributes.get(f"input {number}", "u") for number in (0, 1)]
+    return f" {sign} ".join(numbers) if sign and numbers.count("u") == 1 else ""
 
 
 def _epsilon(divergence: Divergence) -> Iterator[Cause]:
@@ -529,7 +538,9 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
     computed = tuple(in_order(region) for region in divergence.regions)
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
-    is_order = divergence.confirmed and (divergence.is_order or not any(only)) and computed[0] != computed[1]
+    parts = NORMALIZATION if all("normalization" in each for each in computed) else set()  # its form does not matter
+    is_alike = divergence.is_order or not any(kinds - parts for kinds in only)
+    is_order = divergence.confirmed and is_alike and computed[0] != computed[1]
     if is_order and sorted(computed[0]) == sorted(computed[1]):
         yield _of_order(*computed)
         return
@@ -549,11 +560,25 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     found = [] if has_unknown else list(_named_ops(divergence))
     yield from found
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
-        sides = [", ".join(sorted(kinds)) for kinds in only]
+        sides = [", ".join([*own, *sorted(kinds)]) for own, kinds in zip(_with_numbers(divergence), only, strict=True)]
         if all(sides):
             yield of_values("what is computed", *sides, fault=Fault.OPS, remedy="")  # these are names of ops
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
+
+
+def _with_numbers(divergence: Divergence) -> tuple[list[str], list[str]]:
+    """Return the two ops with the constants in which they differ; nothing if they differ in none, or in their types."""
+    names = [name for name in divergence.attributes if name.startswith("input ")]
+    if not names or divergence.types[0] != divergence.types[1]:
+        return [], []
+    arguments = [name_of_argument(divergence.tf1, int(name.removeprefix("input "))) for name in names]
+    texts = zip(*(divergence.attributes[name] for name in names), strict=True)
+    words = (
+        and_more(map(" ".join, zip(arguments, of_program, strict=True)), _MOST_OPS, " and ") for of_program in texts
+    )
+    of_tf1, of_port = (f"{divergence.types[0]} with {each}" for each in words)
+    return [of_tf1], [of_port]
 
 
 def _of_order(tf1: list[str], port: list[str]) -> Cause:
@@ -576,7 +601,17 @@ def _windows(divergence: Divergence) -> Iterator[Cause]:
         for op, of_program in zip(pair, pads, strict=True)
     ]
     if words[0] != words[1]:
-        yield _of_padding(*words)
+        steps = [_steps_before(op) for op in divergence.regions[0] if kind(op) == "Pad"]
+        cause = _of_padding(*words)
+        causal = f'pad with {steps[0]} steps before the first one, as padding="causal" does' if any(steps) else ""
+        yield cause._replace(remedy=causal or cause.remedy)
+
+
+def _steps_before(pad: TracedOp) -> int:
+    """Return how many steps an op adds before a sequence, if it adds nothing else; otherwise 0."""
+    widths = pad.constants.get("input 1", np.zeros((0, 2), int))
+    steps = int(widths[1, 0]) if len(widths) == 3 else 0
+    return steps if widths.sum() == steps else 0
 
 
 def _axes(divergence: Divergence) -> Iterator[Cause]:
@@ -664,7 +699,7 @@ def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], li
 def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
-    missing, added = sorted(_ACTIVATIONS & only_tf1.keys()), sorted(_ACTIVATIONS & only_port.keys())
+    missing, added = sorted(ACTIVATIONS & only_tf1.keys()), sorted(ACTIVATIONS & only_port.keys())
     slopes = slopes_of_leaky_relus(divergence.regions)
     pairs = [*zip((missing, added), divergence.regions, strict=True)]
     forms, names = ([function(*each) for each in pairs] for function in (form_of_gelu, names_of_activations))

@@ -1,19 +1,27 @@
-"""A place where two programs diverge: the ops after which they no longer compute the same numbers, and their lines."""
+"""A place where two programs diverge: the ops after which they no longer compute the same numbers, and their lines.
+
+`one_for_each_fault` joins divergences that are one fault, such as an op that the port computes in another place.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from detrand.arguments import and_more
 from detrand.comparison.values import LeafComparison
+from detrand.validation.diagnosis.loops import iteration_of
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, NORMALIZATION, PLUMBING, kind, only_in
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4
+_NORMALIZED = "normalization"  # in place of its parts
+_NAMED = {*ACTIVATIONS, _NORMALIZED}  # kinds of ops, or what they compute together, that people name
 
 
 def confirmation(given: str, *, rest_agrees: bool) -> str:
@@ -126,3 +134,109 @@ def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:
     return {
         tensor for op, number, tensor in taken if f"input {number}" not in op.constants and op_of(tensor) not in inside
     }
+
+
+def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
+    """Return divergences, with one for two that are one fault.
+
+    Each program computes in the first what the other one does in the second, or each of two ops takes what the other
+    one takes in TF1, or an op that only one program has makes two tensors differ.
+    """
+    found: list[Divergence] = []
+    for each in divergences:
+        for number, other in enumerate(found):
+            joined = _in_another_place(other, each)
+            if joined is None and number == len(found) - 1:
+                joined = _in_another_order(other, each)
+            if joined is None and _is_swap(other, each):
+                joined = replace(other, is_swap=True)
+            if joined is None and _is_again(other, each):
+                joined = other
+            if joined is not None:
+                found[number] = replace(joined, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
+                break
+        else:
+            found.append(each)
+    return found
+
+
+def _in_another_place(first: Divergence, second: Divergence) -> Divergence | None:
+    """Return a divergence for two of which one program has an activation or normalization, and the other one the other.
+
+    One of them has nothing else. The other one may have what the programs compute by other ops, such as a dropout.
+    """
+    if not first.confirmed or first.attribute or second.attribute:
+        return None
+    own = _own_kinds(first), _own_kinds(second)
+    named = [[{*kinds} & _NAMED for kinds in each] for each in own]
+    is_in_turn = any(named[0]) and named[0] == named[1][::-1] and not all(named[0])
+    if not is_in_turn or not any(all({*kinds} <= _NAMED for kinds in each) for each in own):
+        return None
+    kinds = named[0][0] or named[0][1]
+    places = (first, second) if named[0][0] else (second, first)
+    tf1, port = (
+        tuple(op for op in each.regions[side] if _named(kind(op)) in kinds) for side, each in enumerate(places)
+    )
+    if not tf1 or not port:  # in the body of a loop
+        return None
+    return replace(first, tf1=tf1[0], port=port[0], leaf=None, values=(None, None), regions=(tf1, port), is_order=True)
+
+
+def _named(op_kind: str) -> str:
+    return _NORMALIZED if op_kind in NORMALIZATION else op_kind
+
+
+def _own_kinds(divergence: Divergence) -> list[Counter[str]]:
+    """Return how many ops of each kind only TF1's region has, and the port's, with those of a normalization as one."""
+    found = []
+    for only in only_in(*divergence.regions):
+        is_normalized = not {"Rsqrt", "FusedBatchNormV3"}.isdisjoint(only)
+        kinds = Counter({each: count for each, count in only.items() if each not in PLUMBING})
+        found.append(Counter({_named(each): kinds[each] for each in kinds}) if is_normalized else kinds)
+    return found
+
+
+def _in_another_order(first: Divergence, second: Divergence) -> Divergence | None:
+    """Return a divergence for two of which each program computes in the first what the other does in the second.
+
+    If each computes in one of them most of what the other one does, the rest is the difference.
+    """
+    if not first.confirmed or first.attribute or second.attribute:
+        return None
+    only = only_in(*first.regions), only_in(*second.regions)
+    regions = (first.regions[0] + second.regions[0], first.regions[1] + second.regions[1])
+    if any(only[0]) and only[0] == only[1][::-1]:
+        return replace(first, regions=regions, is_order=True)
+    own = _own_kinds(first), _own_kinds(second)
+    tf1, port = (one + other for one, other in zip(*own, strict=True))
+    if (tf1 & port).total() <= (tf1 - port).total() + (port - tf1).total():
+        return None
+    places = (first, second) if own[0][0].total() > own[0][1].total() else (second, first)
+    tf1_op, port_op = (each.regions[side][0] for side, each in enumerate(places))
+    return replace(first, tf1=tf1_op, port=port_op, leaf=None, values=(None, None), regions=regions)
+
+
+def _is_again(first: Divergence, second: Divergence) -> bool:
+    """Return whether only ops that one program has make a divergence, and they make another one, too."""
+    if not first.confirmed or not second.confirmed or first.attribute or second.attribute:
+        return False
+    (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
+    return bool(tf1 | port) and tf1 <= tf1_before and port <= port_before
+
+
+def _own_ops(divergence: Divergence) -> tuple[set[str], ...]:
+    """Return the names of the ops of a divergence that only TF1 has, or that only the port has."""
+    if divergence.is_order:
+        return tuple({op.name for op in region} for region in divergence.regions)
+    pairs = zip(divergence.regions, only_in(*divergence.regions), strict=True)
+    return tuple({op.name for op in region if kind(op) in only.keys() - PLUMBING} for region, only in pairs)
+
+
+def _is_swap(first: Divergence, second: Divergence) -> bool:
+    """Return whether two ops each take one tensor that the other one takes in TF1, and both are confirmed."""
+    pairs = [
+        [tuple(iteration_of(name)[0] for name in pair) for pair in zip(*each.taken, strict=False) if len(set(pair)) > 1]
+        for each in (first, second)
+        if each.confirmed and each.types[0] == each.types[1]
+    ]
+    return [len(each) for each in pairs] == [1, 1] and all(pairs[0][0]) and pairs[0][0] == pairs[1][0][::-1]

@@ -7,6 +7,7 @@ counterpart is computed, while everything that it is computed from has one.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind, only_in, padded_window
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, WINDOWED, kind, only_in, padded_window
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 from detrand.validation.programs.upstream import all_upstream, op_of
 
@@ -27,6 +28,9 @@ _HALVES = {"<dtype: 'float16'>", "<dtype: 'bfloat16'>"}
 _DTYPES = {*_HALVES, "<dtype: 'float32'>", "<dtype: 'float64'>"}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
+
+
+_Regions = tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]]  # ops of TF1 and ops of the port
 
 
 def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str]]:
@@ -225,6 +229,17 @@ class Program:
                 waiting += same
         return found[::-1]
 
+    def padding_for(self, region: Sequence[TracedOp]) -> list[TracedOp]:
+        """Return the ops outside a region that pad for a convolution or a pooling in it."""
+        found: list[TracedOp] = []
+        for op in region:
+            before = self.trace.ops.get(op.sources[0]) if op.type in WINDOWED else None
+            while before is not None and before.type in ("ExpandDims", "Squeeze"):
+                before = self.trace.ops.get(before.sources[0])
+            if before is not None and kind(before) == "Pad" and before not in (*region, *found):
+                found.append(before)
+        return found
+
     def copies(self, end: str | None) -> list[TracedOp]:
         """Return the diverged ops after a tensor that only move its numbers; those that are outputs are left out."""
         outputs, holding = {op_of(name) for name in self.trace.outputs.values()}, {op_of(end or "")}
@@ -269,16 +284,25 @@ class Program:
 
         A call of a function that draws comes before other ops.
         """
-        drawn: set[str] = set()  # random ops, and what is computed from them without any data
-        given: set[str] = set()
+        in_bodies = (op for op in region if any("Random" in inner.type for inner in op.with_body))
+        takes = (op for op in region if op.name in self._drawn or not self._drawn.isdisjoint(op.sources))
+        return next(itertools.chain(in_bodies, takes), None)
+
+    def takes_numbers(self, tensors: Collection[str]) -> TracedOp | None:
+        """Return the first op without a counterpart that takes one of some random numbers; None if none does."""
+        drawn = {tensor for tensor in tensors if op_of(tensor) in self._drawn}
+        return next((op for op in self._without_counterpart if not drawn.isdisjoint(op.inputs)), None)
+
+    @functools.cached_property
+    def _drawn(self) -> set[str]:
+        """The random ops, and what is computed from them without any data."""
+        drawn, given = set[str](), set[str]()
         for name, op in self.trace.ops.items():
             if op.type in _DATA or (op.type not in _SHAPES and not given.isdisjoint(op.sources)):
                 given.add(name)
             elif "Random" in op.type or not drawn.isdisjoint(op.sources):
                 drawn.add(name)
-        in_bodies = (op for op in region if any("Random" in inner.type for inner in op.with_body))
-        takes = (op for op in region if op.name in drawn or not drawn.isdisjoint(op.sources))
-        return next(itertools.chain(in_bodies, takes), None)
+        return drawn
 
     def value(self, op: TracedOp | None) -> Value | None:
         """Return the value of an op's first output that has no counterpart; if each has one, of the first output."""
@@ -442,7 +466,7 @@ class TraceComparison:
         attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         producer = self._producer(regions, ends[1])
-        regions = self._with_idle_counterparts(regions, ends)
+        regions = self._with_padding(self._with_idle_counterparts(regions, ends))
         return Divergence(
             tf1=tf1_op,
             port=port_op,
@@ -453,7 +477,7 @@ class TraceComparison:
             sources=(_values(tf1, tf1_sources), _values(port, port_sources)),
             regions=regions,
             variables=(self.tf1.variables_of(regions[0], tf1_op), self.port.variables_of(regions[1], port_op)),
-            drawing=(self.tf1.drawing(regions[0]), self.port.drawing(regions[1])),
+            drawing=self._drawing(regions),
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
@@ -462,9 +486,16 @@ class TraceComparison:
             producer=producer,
         )
 
-    def _with_idle_counterparts(
-        self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], ends: tuple[str | None, str | None]
-    ) -> tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]]:
+    def _drawing(self, regions: _Regions) -> tuple[TracedOp | None, TracedOp | None]:
+        """Return the first ops of two regions that take random numbers, or another op that takes the same numbers."""
+        tf1, port = self.tf1.drawing(regions[0]), self.port.drawing(regions[1])
+        if tf1 is not None and port is None:
+            port = self.port.takes_numbers([name for each in tf1.inputs for name in self.tf1.matched.get(each, ())])
+        elif port is not None and tf1 is None:
+            tf1 = self.tf1.takes_numbers([name for each in port.inputs for name in self.port.matched.get(each, ())])
+        return tf1, port
+
+    def _with_idle_counterparts(self, regions: _Regions, ends: tuple[str | None, str | None]) -> _Regions:
         """Return two regions, each with those ops right before it that change no number and that it seems to lack.
 
         The other region has more ops of their kind, and as many do not stand before it.
@@ -477,7 +508,12 @@ class TraceComparison:
         )
         return (*of_tf1, *regions[0]), (*of_port, *regions[1])
 
-    def _producer(self, regions: tuple[Sequence[TracedOp], Sequence[TracedOp]], end: str | None) -> TracedOp | None:
+    def _with_padding(self, regions: _Regions) -> _Regions:
+        """Return two regions, one of them with the ops before it that pad for its windows, if only that one has any."""
+        tf1, port = (side.padding_for(region) for side, region in zip((self.tf1, self.port), regions, strict=True))
+        return regions if tf1 and port else ((*tf1, *regions[0]), (*port, *regions[1]))
+
+    def _producer(self, regions: _Regions, end: str | None) -> TracedOp | None:
         """Return the port's op of which TF1's region takes a tensor, where the region of the port is empty."""
         taken = {
             other for op in regions[0] for name in self.tf1.near[op.name] for other in self.tf1.matched.get(name, ())

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from detrand.validation.frameworks.traces import CONVOLUTIONS, POOLINGS, TracedOp
+from detrand.validation.frameworks.traces import CONVOLUTIONS, DILATED, POOLINGS, TracedOp
 
 # Types of ops that compute the same.
 _SAME_KINDS = {
@@ -34,6 +34,10 @@ MOVES = {
 }
 # Ops that compute from a window that moves over an array.
 WINDOWED = CONVOLUTIONS | POOLINGS
+ACTIVATIONS = {
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
+    *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
+}
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
@@ -44,7 +48,7 @@ _FORMS_OF_GELU = {
     "Erf": ("erf", {2**0.5, 0.5**0.5, -(0.5**0.5)}),
     "Sigmoid": ("the sigmoid approximation", {1.702}),
 }
-_NORMALIZATION = {
+NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
     *("FusedBatchNormV3", "StopGradient"),
 }
@@ -75,18 +79,19 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
     found = counts[0] - counts[1], counts[1] - counts[0]
     for one, other in (found, found[::-1]):
         if one["FusedBatchNormV3"] and (other["Rsqrt"] or other["Sqrt"]):
-            for part in _NORMALIZATION:
+            for part in NORMALIZATION:
                 del one[part], other[part]
     return found
 
 
 def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tuple[TracedOp, TracedOp] | None:
-    """Return the convolution or pooling of each of two regions, if one of them pads for it by an op of its own.
+    """Return the convolution or pooling of each of two regions, if one of them pads or dilates for it by other ops.
 
     There is none if the regions differ in what else they compute, because their windows may agree then.
     """
     found = [[op for op in region if op.type in WINDOWED] for region in regions]
-    if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" for op in (*regions[0], *regions[1])):
+    ops = [*regions[0], *regions[1]]
+    if [len(each) for each in found] != [1, 1] or not any(kind(op) == "Pad" or DILATED in op.attributes for op in ops):
         return None
     others = [
         Counter(as_written([each for each in kinds.elements() if each not in PLUMBING | MOVES | {"Pad"}]))
@@ -189,7 +194,7 @@ def _in_order(region: Sequence[TracedOp]) -> Iterator[str]:
     is_normalized = not {"Rsqrt", "FusedBatchNormV3"}.isdisjoint(kinds)
     before = ""
     for each in kinds:
-        name = "normalization" if is_normalized and each in _NORMALIZATION else each
+        name = "normalization" if is_normalized and each in NORMALIZATION else each
         if name != before:
             yield name
         before = name

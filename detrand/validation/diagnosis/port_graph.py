@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,13 @@ from detrand.validation.diagnosis.loops import drawn_in_turn, takes_shapes_only,
 from detrand.validation.diagnosis.trace import (
     Imported,
     counted,
+    dilations_in,
     functions_inlined,
     gathers_of,
     reads_of,
     traced_op,
     watched_in,
+    with_dilations,
 )
 from detrand.validation.frameworks.tensorflow import functions_as_written
 from detrand.validation.frameworks.traces import (
@@ -144,7 +147,12 @@ class PortGraph(TracedPort):
             self._feeds.update(drawn)
             self._definition = graph.as_graph_def()
         self._graph, self.outputs = graph, outputs
-        self.ops = {op.name: traced_op(op, lines[op.name], functions.get(op.name)) for op in operations}
+        self._all_ops = {op.name: traced_op(op, lines[op.name], functions.get(op.name)) for op in operations}
+        self.ops = with_dilations(self._all_ops)
+        self._edges: dict[Edge, Edge] = {}  # of the ops that `with_dilations` makes -> of the graph
+        for start, window, end in dilations_in(self._all_ops):
+            self._edges[end.name, 0] = start.name, 0
+            self._edges.update(((end.name, n), (window.name, n)) for n in range(1, len(window.inputs)))
         self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
         self._watched = watched_in(operations)
         dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
@@ -183,6 +191,8 @@ class PortGraph(TracedPort):
         Raises:
           ValueError: if the graph cannot be run with these values.
         """
+        edges = {self._edges.get(edge, edge): value for edge, value in substituted.edges.items()}
+        substituted = replace(substituted, edges=edges)
         changed = self._changed_by(substituted)
         arrays, left_out = self._computed(substituted, changed)
         for path, value in substituted.outputs.items():
@@ -264,10 +274,10 @@ class PortGraph(TracedPort):
         """Return the names of the ops that may compute something else."""
         changed = {op for op, _ in substituted.edges} | set(substituted.attributes)
         functions = {name.partition(IN_FUNCTION)[0] for name in substituted.attributes if IN_FUNCTION in name}
-        for op in self.ops.values() if functions else ():
+        for op in self._all_ops.values() if functions else ():
             if any(inner.name.partition(IN_FUNCTION)[0] in functions for inner in op.with_body):
                 changed.add(op.name)
-        for name, op in self.ops.items():
+        for name, op in self._all_ops.items():
             if not changed.isdisjoint(op.sources):
                 changed.add(name)
         return changed

@@ -20,11 +20,12 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.depth import tensor_differences
-from detrand.validation.diagnosis.divergence import Divergence, confirmation
+from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import RTOLS, Program, TraceComparison, differing_attributes, match
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, is_in, kind, only_in
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, is_in, kind
 from detrand.validation.diagnosis.port_graph import traced_port
+from detrand.validation.diagnosis.trace import with_dilations
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
@@ -79,7 +80,8 @@ def find_divergences(
     first, because one fault differs in all of them; then the hyperparameters that differ.
     """
     port = traced_port(migration, config, tf1_shapes, initial)
-    search = _Search(tf1.of_outputs(differing), port, differing, known, hyperparameters)
+    tf1 = replace(tf1, ops=with_dilations(tf1.ops)).of_outputs(differing)
+    search = _Search(tf1, port, differing, known, hyperparameters)
     divergences = tuple(search.divergences())
     as_written = {} if divergences else port.outputs_as_written()
     return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
@@ -140,7 +142,6 @@ class _Search:
         self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
         self._known = [trial for trial in known if trial.hyperparameter is None]
         self._audited = list(self._of_hyperparameters(hyperparameters))
-        self._in_dilations = _in_dilations(tf1.ops), _in_dilations(port.ops)
         self.trials: list[Trial] = []
         self._rtol = RTOLS[0]
         self.greatest: dict[str, float] = {}
@@ -167,7 +168,7 @@ class _Search:
         for trial, _ in found:
             if trial is not None and trial.words:
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
-        return _in_one_order([divergence for _, divergence in found])
+        return one_for_each_fault([divergence for _, divergence in found])
 
     def _all(self, state: TraceComparison, done: Substitution) -> list[_Found]:
         """Return the divergences in the order of the computation, each with the trial that ends it."""
@@ -298,7 +299,8 @@ class _Search:
             is_there = op_of(tf1_tensor) in state.tf1.trace.ops and op_of(port_tensor) in self._port.ops
             # One that is farther away would hide what comes before it.
             if is_there and state.tf1.depth.get(op_of(tf1_tensor), 0) <= known.depth:
-                yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge)])
+                is_taken = known.edge in self._port.edges_of(port_tensor)  # a dropout may come in between
+                yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge if is_taken else None)])
             return
         *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
         of_tf1 = [inner for op in state.tf1.trace.ops.values() for inner in op.with_body if inner.name == names[0]]
@@ -339,7 +341,8 @@ class _Search:
                 return steps, now
         last = self._run(given, trial) if steps and all(step.suspects for step, _ in steps) else None
         if last is not None and last.diverged <= rest.diverged:  # these end before it
-            return [*steps, self._described(now, trial, last)], last
+            left = self._in_attributes(now, given, trial.ends, last.diverged) if trial.suspects else None
+            return [*steps, self._described(now, *(left or (trial, last)))], last
         return [self._described(state, trial, rest)], rest
 
     def _is_data_for_constant(self, trial: Trial) -> bool:
@@ -558,8 +561,6 @@ class _Search:
             value = self._tf1.values.get(tf1_tensor)
             if value is None or value.array is None:  # a golden file keeps a part of it
                 continue
-            if (op_of(tf1_tensor) in self._in_dilations[0]) != (op_of(port_tensor) in self._in_dilations[1]):
-                continue
             if (value.dtype.kind == "b") != (self._port.dtype(port_tensor).kind == "b"):
                 continue
             array = self._port.fitted(value.array, port_tensor)
@@ -650,15 +651,6 @@ class _Search:
                     moved = tf1.value(copy)
                     if value is not None and moved is not None and moved.shape == value.shape:
                         yield from self._same_outputs(state, copy, second)
-
-
-def _in_dilations(ops: Mapping[str, TracedOp]) -> set[str]:
-    """Return the ops that compute a part of a dilated convolution, from elements that were moved to other examples."""
-    found: set[str] = set()
-    for name, op in ops.items():
-        if op.type == "SpaceToBatchND" or (op.type != "BatchToSpaceND" and not found.isdisjoint(op.sources)):
-            found.add(name)
-    return found
 
 
 def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
@@ -777,40 +769,6 @@ def _numbers(op: TracedOp, text: str) -> Iterator[str]:
     except ValueError:
         return
     yield from (name for name, value in found.items() if math.isclose(value, number, rel_tol=_OF_TEXT))
-
-
-def _in_one_order(divergences: Sequence[Divergence]) -> list[Divergence]:
-    """Return divergences, with one for two of which each program computes in the first what the other does after.
-
-    There is also one for two ops of which each takes what the other one takes in TF1.
-    """
-    found: list[Divergence] = []
-    for each in divergences:
-        swapped = next((number for number, other in enumerate(found) if _is_swap(other, each)), None)
-        if swapped is not None:
-            other = found[swapped]
-            found[swapped] = replace(other, is_swap=True, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
-            continue
-        before = found[-1] if found else None
-        if before is not None and before.confirmed and not before.attribute and not each.attribute:
-            first, second = only_in(*before.regions), only_in(*each.regions)
-            if any(first) and first == second[::-1]:
-                regions = (before.regions[0] + each.regions[0], before.regions[1] + each.regions[1])
-                confirmed = replace(before, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
-                found[-1] = replace(confirmed, regions=regions, is_order=True)
-                continue
-        found.append(each)
-    return found
-
-
-def _is_swap(first: Divergence, second: Divergence) -> bool:
-    """Return whether two ops each take one tensor that the other one takes in TF1, and both are confirmed."""
-    pairs = [
-        [tuple(iteration_of(name)[0] for name in pair) for pair in zip(*each.taken, strict=False) if len(set(pair)) > 1]
-        for each in (first, second)
-        if each.confirmed and each.types[0] == each.types[1]
-    ]
-    return [len(each) for each in pairs] == [1, 1] and all(pairs[0][0]) and pairs[0][0] == pairs[1][0][::-1]
 
 
 def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Divergence:

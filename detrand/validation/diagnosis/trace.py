@@ -22,6 +22,7 @@ from detrand.seeding.callsite import site_of_op
 from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.frameworks.traces import (
     CONVOLUTIONS,
+    DILATED,
     GATHERS,
     IN_FUNCTION,
     MOST_ELEMENTS,
@@ -43,6 +44,7 @@ _COPIES_OF_INPUTS = {"Cast", "StopGradient", "Reshape", "ExpandDims", "Squeeze"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 _MOST_FOLDED = 16  # ops from constants to what an op takes
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
+_OF_AXES = {"ExpandDims", "Squeeze"}
 # Attributes that do not change what an op computes.
 _IGNORED_ATTRIBUTES = {"_output_shapes", "_class", "container", "shared_name", "seed", "seed2", "grad_a", "grad_b"}
 
@@ -218,6 +220,44 @@ def trace_tf1(program: TF1Program) -> Trace:
     functions = {} if straight is None else straight.functions
     ops = {op.name: traced_op(op, lines[op.name], functions.get(op.name)) for op in operations}
     return Trace.of(ops, outputs, arrays, inputs, read | gathers_of(operations, snapshot.variables))
+
+
+def dilations_in(ops: Mapping[str, TracedOp]) -> Iterator[tuple[TracedOp, TracedOp, TracedOp]]:
+    """Yield the convolutions and poolings that TensorFlow dilates by an op before and an op after, with these two."""
+    for end in ops.values():
+        window = _before(ops, end) if end.type == "BatchToSpaceND" else None
+        start = _before(ops, window) if window is not None and window.type in CONVOLUTIONS | POOLINGS else None
+        if window is None or start is None or start.type != "SpaceToBatchND":
+            continue
+        if all({"input 1", "input 2"} <= op.constants.keys() for op in (start, end)):
+            yield start, window, end
+
+
+def with_dilations(ops: Mapping[str, TracedOp]) -> dict[str, TracedOp]:
+    """Return ops in which a dilated convolution or pooling is one op, with the name and the output of the op after it.
+
+    Where the ops around it pad, ``tf.nn`` pads for ``padding="SAME"``.
+    """
+    found = dict(ops)
+    for start, window, end in dilations_in(ops):
+        rates, is_padded = start.constants["input 1"], (start.constants["input 2"] - end.constants["input 2"]).any()
+        in_space = [*([1] * (2 - rates.size)), *rates.tolist()]  # one axis is the second one of two
+        dilated = {
+            "attribute dilations": str([1, *in_space, 1]),
+            "attribute padding": "SAME" if is_padded else window.attributes["attribute padding"],
+            DILATED: "",
+        }
+        inputs, attributes = (start.inputs[0], *window.inputs[1:]), {**window.attributes, **dilated}
+        found[end.name] = replace(window, name=end.name, line=end.line, inputs=inputs, attributes=attributes)
+    return found
+
+
+def _before(ops: Mapping[str, TracedOp], op: TracedOp) -> TracedOp | None:
+    """Return the op that computes the first input of an op, before any that only add or remove axes of 1."""
+    before = ops.get(op_of(op.inputs[0]))
+    while before is not None and before.type in _OF_AXES:
+        before = ops.get(op_of(before.inputs[0]))
+    return before
 
 
 def lines_of(operations: Iterable[tf.Operation]) -> dict[str, str]:

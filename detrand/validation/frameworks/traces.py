@@ -26,6 +26,7 @@ from detrand.variables.tf1_view import TF1View
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
+DILATED = "dilated by other ops"  # among the attributes of an op that TensorFlow dilates so
 GATHERS = ("ResourceGather", "ResourceGatherNd")
 _READS = {"ReadVariableOp", "VariableV2"}
 _COPIES = {"Identity", "Cast"}
