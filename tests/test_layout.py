@@ -30,7 +30,6 @@ FLOORS = [
     ["validation.audit"],
     ["validation.programs"],
     ["validation.frameworks"],
-    ["validation.programs.upstream"],
     ["validation.results", "validation.event_files"],
     [
         "validation.migration",
@@ -60,6 +59,7 @@ WITHOUT_TENSORFLOW = [
     *("__main__", "testing", "pytest_plugin", "validation", "steps", "random_op_diff", "random_tool"),
     *("report.annotations", "report.charts", "report.html", "report.json", "report.junit", "report.markdown"),
     *("report.symptoms", "checkpoints.graph_files", "checkpoints.graph_definitions", "checkpoints.pairing"),
+    "checkpoints.upstream",
     *("adapters.modules", "adapters.uncontrolled", "adapters.counter_draws", "adapters.keras_draws"),
     *("adapters.keras3", "adapters.keras3_arrays", "adapters.keras3_jax", "variables"),
     *("comparison", "seeding", "philox"),

@@ -5,4 +5,5 @@
 - `training_state`: the variables of a checkpoint that only training needs (slots, averages, step counters).
 - `graph_files`: `GraphFile`, a TF1 program that is a frozen graph, a SavedModel or a ``.meta`` file.
 - `graph_definitions`: what is left out of such a graph before a session imports it.
+- `upstream`: the walk from nodes of a graph to everything that they depend on.
 """

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.packages import tf
 
 _CONTEXTS, _LOOPS = "cond_context", "while_context"
@@ -28,7 +29,7 @@ def leave_forward_pass(meta_graph: Any, outputs: Iterable[str]) -> None:
     definition, collections = meta_graph.graph_def, meta_graph.collection_def
     roots = [*outputs, *(each for name in _OF_OPS if name in collections for each in collections[name].node_list.value)]
     needed: set[str] = set()
-    while len(needed) < len(needed := upstream(definition, roots)):  # what initializes a variable may need others
+    while len(needed) < len(needed := needed_for(definition, roots)):  # what initializes a variable may need others
         for name in (*_OF_VARIABLES, _CONTEXTS, _LOOPS):
             for member in collections[name].bytes_list.value if name in collections else ():
                 names = _tensors_of(name, member)
@@ -51,16 +52,14 @@ def _tensors_of(collection: str, member: bytes) -> tuple[str, ...]:
     return tensors_of_context(member, collection == _LOOPS)
 
 
-def upstream(definition: Any, tensors: Iterable[str], given: Collection[str] = ()) -> set[str]:
+def needed_for(definition: Any, tensors: Iterable[str], given: Collection[str] = ()) -> set[str]:
     """Return the names of the ops that tensors depend on, but for given tensors."""
     nodes = {node.name: node for node in definition.node}
-    seen, waiting = set[str](), [name for name in tensors if name not in given]
-    while waiting:
-        name = op_of(waiting.pop())
-        if name not in seen:
-            seen.add(name)
-            waiting += [each for each in nodes[name].input if tensor_name(each) not in given]
-    return seen
+
+    def inputs_of(name: str) -> list[str]:
+        return [op_of(each) for each in nodes[name].input if tensor_name(each) not in given]
+
+    return all_upstream([op_of(name) for name in tensors if name not in given], inputs_of)
 
 
 def decide_conditionals(meta_graph: Any, known: Mapping[str, bool]) -> None:
@@ -197,11 +196,6 @@ def replace_nodes(definition: Any, nodes: list[Any]) -> None:
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del definition.node[:]
     definition.node.extend(copies)
-
-
-def op_of(tensor: str) -> str:
-    """Return the name of the op of a tensor, or that an op waits for."""
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def tensor_name(name: str) -> str:

@@ -24,13 +24,13 @@ from detrand.checkpoints.graph_definitions import (
     decide_conditionals,
     known_constants,
     leave_forward_pass,
+    needed_for,
     not_run_once,
-    op_of,
     replace_nodes,
     run_iterations_in_turn,
     tensor_name,
-    upstream,
 )
+from detrand.checkpoints.upstream import all_upstream, input_ops, op_of
 from detrand.comparison.structures import flatten
 from detrand.errors import MigrationError
 from detrand.packages import tf
@@ -407,7 +407,7 @@ class _Graph:
 
     def upstream(self, tensors: Iterable[str], given: Collection[str] = ()) -> list[str]:
         """Return the names of the ops that tensors depend on, but for given tensors, in the order of the graph."""
-        found = upstream(self._meta_graph.graph_def, tensors, given)
+        found = needed_for(self._meta_graph.graph_def, tensors, given)
         return [name for name in self.nodes if name in found]
 
     def frozen_variables(self) -> dict[str, _FrozenVariable]:
@@ -505,7 +505,8 @@ def _seed(nodes: Iterable[tuple[Any, tf.Operation | None]], cursor: Cursor) -> N
     Given are all of the file's ops, each with the op that was imported.
     """
     v1 = tf.compat.v1
-    initialize = _upstream([each.initializer for each in (*v1.global_variables(), *v1.local_variables())])
+    initializers = [each.initializer for each in (*v1.global_variables(), *v1.local_variables())]
+    initialize = all_upstream(initializers, lambda op: [*input_ops(op), *op.control_inputs])
     for node, op in nodes:
         if op is None:
             if "seed2" in node.attr:
@@ -539,16 +540,6 @@ def _seed_functions(library: Any, cursor: Cursor) -> None:
             if "seed2" in node.attr:
                 node.attr["seed"].i, node.attr["seed2"].i = cursor.next_seeds(_in_graph)
                 cursor.describe_last(node.op, None, "")
-
-
-def _upstream(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
-    seen, waiting = set[tf.Operation](), list(ops)
-    while waiting:
-        op = waiting.pop()
-        if op not in seen:
-            seen.add(op)
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return seen
 
 
 def _cast(value: Any, dtype: tf.DType | None) -> tf.Tensor:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, input_ops, upstream
 from detrand.packages import tf
-from detrand.validation.programs.upstream import all_upstream, input_ops, upstream
 
 ADDS = ("AddV2", "Add")
 _PASSED_ON = (

@@ -23,6 +23,7 @@ from detrand._patching.optimizers import (
     hyperparameters_of_torch_optimizer,
     is_torch_optimizer,
 )
+from detrand.checkpoints.upstream import input_ops
 from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
@@ -32,7 +33,6 @@ from detrand.validation.frameworks.tensorflow import is_tensor
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
-from detrand.validation.programs.upstream import input_ops
 from detrand.variables.sources import joined_variables, parts_of, spec_of
 from detrand.variables.tf1_view import TF1View
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
@@ -26,7 +27,6 @@ from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
-from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.causes import CONSTANTS, differs, use_value
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import kind
@@ -23,7 +24,6 @@ from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import Shapes
 
 _MOST_UNKNOWNS, _MOST_KNOWN, _MOST_STEPS = 16, 6, 8  # each step of the secant method runs the port's loss

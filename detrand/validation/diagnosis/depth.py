@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from detrand.checkpoints.upstream import op_of
 from detrand.validation.frameworks.traces import Trace, Value, sample
-from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import TensorDifference
 
 _COMPARED = 256  # elements, to find the nearest tensor

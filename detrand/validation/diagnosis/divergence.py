@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from detrand.arguments import and_more
+from detrand.checkpoints.upstream import op_of
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, NORMALIZATION, PLUMBING, kind, only_in
 from detrand.validation.frameworks.traces import TracedOp, Value
-from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4

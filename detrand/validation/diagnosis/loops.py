@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from detrand.checkpoints.upstream import input_ops, name_of
 from detrand.packages import tf
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.tf1 import config_as_written
-from detrand.validation.programs.upstream import input_ops, name_of
 
 _LOOPS = {"While", "StatelessWhile"}
 _MOST_ITERATIONS, _MOST_NODES = 64, 20_000

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, WINDOWED, kind, only_in, padded_window
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
-from detrand.validation.programs.upstream import all_upstream, op_of
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
 RTOLS = (1e-6, 1e-9)

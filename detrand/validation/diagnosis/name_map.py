@@ -12,13 +12,13 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from detrand.checkpoints.upstream import all_upstream, input_ops, op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
 from detrand.validation.frameworks.traces import Trace
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
-from detrand.validation.programs.upstream import all_upstream, input_ops, op_of
 from detrand.variables.pairing import (
     Pairs,
     exact_role_of,

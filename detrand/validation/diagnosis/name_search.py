@@ -11,8 +11,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from detrand.checkpoints.upstream import all_upstream
 from detrand.validation.frameworks.traces import Trace, TracedOp
-from detrand.validation.programs.upstream import all_upstream
 from detrand.variables.pairing import Pairs
 
 _MOST_RUNS = 24  # without a pairing that is better than all before: all orders of 4 layers of one shape

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand.checkpoints.upstream import input_ops, name_of, op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, calls_of_op
@@ -48,7 +49,6 @@ from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, built_port, port_scope
-from detrand.validation.programs.upstream import input_ops, name_of, op_of
 from detrand.variables.tf1_view import Shapes, TF1View
 
 _UPDATES = ("Assign", "ResourceScatter")  # how the types of ops that update variables begin

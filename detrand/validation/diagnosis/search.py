@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from detrand.arguments import and_more
+from detrand.checkpoints.upstream import op_of
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
@@ -29,7 +30,6 @@ from detrand.validation.diagnosis.trace import with_dilations
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.upstream import op_of
 from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 

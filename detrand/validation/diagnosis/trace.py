@@ -17,6 +17,7 @@ import numpy as np
 from detrand._patching.function_traces import FUNCTION_CALL
 from detrand._patching.patches import Patches
 from detrand.arguments import shorten
+from detrand.checkpoints.upstream import all_upstream, input_ops, name_of, op_of
 from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
 from detrand.validation.diagnosis.loops import unrolled
@@ -33,7 +34,6 @@ from detrand.validation.frameworks.traces import (
 )
 from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_float64
 from detrand.validation.programs.tf1 import TF1Program, config_as_written
-from detrand.validation.programs.upstream import all_upstream, input_ops, name_of, op_of
 
 # Ops whose outputs are given, or carry no information.
 _GIVEN = ("Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "NoOp")

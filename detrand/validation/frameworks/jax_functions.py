@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream
 from detrand.validation.frameworks.jax_programs import (
     COPIES,
     ELEMENTWISE,
@@ -38,7 +39,6 @@ from detrand.validation.frameworks.windows import (
     same,
     text_of_ends,
 )
-from detrand.validation.programs.upstream import all_upstream
 
 Attributes = Mapping[str, str]
 

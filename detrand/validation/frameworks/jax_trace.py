@@ -19,6 +19,7 @@ import numpy as np
 
 from detrand.adapters.keras3_jax import drawing_now
 from detrand.changes import Changes
+from detrand.checkpoints.upstream import op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, Call, calls_of, line_of_user
 from detrand.validation.frameworks.jax_functions import (
@@ -44,7 +45,6 @@ from detrand.validation.frameworks.traces import (
     TracedOp,
     constants_of,
 )
-from detrand.validation.programs.upstream import op_of
 from detrand.variables.tf1_view import TF1View
 
 _CLOSE = 1e-6  # relative tolerance for steps in place of an equation; numbers are rounded to float32 in them

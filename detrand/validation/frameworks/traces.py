@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from detrand.arguments import shorten
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.seeding.callsite import UNKNOWN
-from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.variables.tf1_view import TF1View
 
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it

@@ -11,5 +11,4 @@
 - `activations`: the activations of a TF1 program, and whether a run exercises them.
 - `sample_variances`: moving averages of a sample's variance, as they would be with the batch's.
 - `update_order`: the order in which a TF1 graph updates and reads its variables.
-- `upstream`: the walk from nodes of a graph to everything that they depend on.
 """

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from detrand.arguments import and_more, plural
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
-from detrand.validation.programs.upstream import all_upstream, input_ops
 
 # Where the slope of an activation jumps; the other activations are smooth.
 KINKS: dict[str, tuple[float, ...]] = {

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.validation.programs.activations import ACTIVATIONS, KINKS
 from detrand.validation.programs.distinct_weights import Scale
-from detrand.validation.programs.upstream import all_upstream, input_ops
 
 # A relu keeps proportions, so its inputs may be greater, and pass the upper kink of a relu6 or a clip, too. Where an
 # activation is curved, greater inputs would amplify rounding from layer to layer.

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
-from detrand.validation.programs.upstream import all_upstream, input_ops
 
 _LOOPS = ("While", "StatelessWhile")
 

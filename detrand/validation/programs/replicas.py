@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.comparison.structures import map_structure
 from detrand.errors import MigrationError
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_package
 from detrand.validation.migration import Migration
-from detrand.validation.programs.upstream import all_upstream, input_ops
 
 
 class Replicas:

@@ -20,6 +20,7 @@ from detrand._patching.patches import Patches
 from detrand.arguments import quote
 from detrand.checkpoints.graph_files import GraphFile
 from detrand.checkpoints.pairing import RestoredSession
+from detrand.checkpoints.upstream import name_of
 from detrand.comparison.structures import flatten
 from detrand.comparison.values import leaves_by_path
 from detrand.errors import DetrandError, MigrationError
@@ -51,7 +52,6 @@ from detrand.validation.programs.outcome import (
 from detrand.validation.programs.replicas import INPUT, Replicas, Towers, build_towers, losses_added
 from detrand.validation.programs.sample_variances import SampleVariances, as_of_batch
 from detrand.validation.programs.update_order import all_run, order_updates
-from detrand.validation.programs.upstream import name_of
 from detrand.variables.reset import reset_variables
 from detrand.variables.sources import joined_variables, variables_of
 from detrand.variables.tf1_view import TF1View

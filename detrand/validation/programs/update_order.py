@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
-from detrand.validation.programs.upstream import all_upstream, input_ops
 
 _REFERENCES = ("VariableV2", "Variable")
 _VARIABLES = ("VarHandleOp", *_REFERENCES)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import takes_inputs_in_a_list
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.comparison.leaves import OUTPUT
 from detrand.comparison.structures import flatten, packed_as
 from detrand.comparison.values import leaves_by_path
@@ -23,7 +24,6 @@ from detrand.validation.frameworks.framework import module_of
 from detrand.validation.migration import Migration
 from detrand.validation.programs.port import framework_of, variables_source
 from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import train_step_of
 from detrand.variables.sources import joined_variables

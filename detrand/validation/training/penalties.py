@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 from detrand.validation.audit.hyperparameters import AMOUNTS, SQUARES, factors_of
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.steps import Training
 from detrand.validation.training.train_op import Update
 from detrand.variables.tf1_view import TF1View

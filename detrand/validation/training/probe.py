@@ -27,6 +27,7 @@ from detrand._patching.optimizers import (
     set_hyperparameter,
 )
 from detrand.arguments import takes_one_argument
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.errors import MigrationError
 from detrand.packages import keras, tf
 from detrand.validation.frameworks import flax, torch
@@ -34,7 +35,6 @@ from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.update_order import all_run
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, make_port_optimizer, train_port
 from detrand.validation.training.steps import Training, train_step_of

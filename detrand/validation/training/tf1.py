@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.errors import MigrationError
 from detrand.packages import tf
 from detrand.random_op_diff import uncontrolled_in
@@ -21,7 +22,6 @@ from detrand.validation.programs.replicas import INPUT, Replicas, Towers, build_
 from detrand.validation.programs.sample_variances import MovingAverages, SampleVariances
 from detrand.validation.programs.tf1 import fetch, ops_of_updates, tf1_session
 from detrand.validation.programs.update_order import all_run, order_updates
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.loss import total_loss_of_tf1
 from detrand.validation.training.penalties import Decay, decays_in_update

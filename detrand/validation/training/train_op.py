@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from detrand._patching.optimizers import APPLY_GRADIENTS, GRADIENTS, is_average, learning_rate_of
 from detrand._patching.patches import Patches, with_signature_of
 from detrand.arguments import and_more, quote
+from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.errors import MigrationError
 from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, is_of_user, site, site_of_op
 from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.update_order import all_run, source_of, updated_by
-from detrand.validation.programs.upstream import all_upstream, input_ops
 from detrand.validation.training import steps
 from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
 from detrand.variables.tf1_view import TF1View

@@ -9,11 +9,11 @@ import tensorflow as tf
 import tf_keras
 
 from detrand import Migration, TrainStep, validate
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.leaves import OUTPUT
 from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.upstream import all_upstream, op_of
 from detrand.validation.training.port import lines_of_optimizer
 
 v1 = tf.compat.v1

@@ -43,5 +43,5 @@ def name_of(tensor: tf.Tensor) -> str:
 
 
 def op_of(name: str) -> str:
-    """Return the name of the op that a tensor is an output of."""
-    return name.partition(":")[0]
+    """Return the name of the op that a tensor is an output of, or that an op waits for (``^op``)."""
+    return name.removeprefix("^").partition(":")[0]
