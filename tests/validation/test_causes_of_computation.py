@@ -479,3 +479,17 @@ def test_padding_that_is_shared_with_another_convolution_is_a_padding():
     finding = only_finding(causal, IMAGES, padding="SAME")
     assert finding.title == "padding differs: VALID after Pad [[0 0] [2 0] [0 0]] (TF1), SAME (port)", str(finding)
     assert finding.remedy == 'pad with 2 steps before the first one, as padding="causal" does'
+
+
+def activated(inputs, training, *, step=tf.nn.silu):
+    return dense(step(dense(step(dense(inputs, 5, "first")), 5, "second")), 2, "last")
+
+
+def test_a_number_in_a_gelu_does_not_stand_for_the_sigmoid_of_a_silu():
+    """If the port's 0.5 gets TF1's sigmoid of the input, what is left of the GELU differs once more."""
+
+    def gelu(hidden):
+        return 0.5 * hidden * (1 + tf.math.erf(hidden / 2**0.5))
+
+    finding = only_finding(activated, ROWS, step=gelu)
+    assert finding.title == "activation differs: SiLU (TF1), GELU with erf (port)", str(finding)

@@ -392,20 +392,26 @@ class _Search:
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
         of_output = None  # makes an output agree, and shows nothing
+        of_constant = None  # gives data to a constant, and may be half of what differs
         for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
             rest = self._run(done, trial)
             if rest is None or not self._heals(state, rest, trial):
                 continue
-            if of_output is None:
+            if of_constant is not None:
+                if trial.words and rest.diverged < of_constant[1].diverged:
+                    return self._in_all_uses(done, trial, rest)
+            elif of_output is None:
                 found = self._in_attributes(state, done, trial.ends, rest.diverged)
-                if found or trial.words:
+                if found is None and trial.words and self._is_data_for_constant(trial) and rest.diverged:
+                    of_constant = trial, rest
+                elif found or trial.words:
                     return found or self._in_all_uses(done, trial, rest)
-                of_output = trial, rest
+                else:
+                    of_output = trial, rest
             elif trial.words and not rest.diverged and _compute_alike(state, trial.ends):
                 return trial, rest
-        if of_output is not None:
-            return of_output
-        return self._in_attributes(state, done, (None, None), state.diverged - 1)
+        found = of_constant or of_output
+        return found or self._in_attributes(state, done, (None, None), state.diverged - 1)
 
     def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
         """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""

@@ -19,9 +19,11 @@ from detrand.packages import tf
 from detrand.validation.programs.activations import ACTIVATIONS, KINKS
 from detrand.validation.programs.distinct_weights import Scale
 
-# A relu keeps proportions, so its inputs may be greater, and pass the upper kink of a relu6 or a clip, too. Where an
-# activation is curved, greater inputs would amplify rounding from layer to layer.
+# Where an activation is curved, greater inputs would amplify rounding from layer to layer.
 _RMS, _RMS_BEFORE_KINKS = 0.7, 2.0
+# A relu keeps proportions, so its inputs may be so great that some pass the kink of a relu6, which the port may have.
+_RMS_BEFORE_LINES = 6.0
+_MADE_OF_LINES = ("Relu", "LeakyRelu", "Relu6", "Maximum", "Minimum")
 _SUMS_PRODUCTS = frozenset(
     (
         *("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "SparseTensorDenseMatMul"),
@@ -113,16 +115,19 @@ def _normalizing_copy(graph: tf.Graph, uses: Collection[tf.Tensor]) -> tuple[tf.
     from detrand._patching.graphs import replace_input
 
     ends, sizes = {tensor.op for tensor in uses}, []
-    before_kinks = all_upstream(
-        [source for op in graph.get_operations() if op.type in KINKS for source in input_ops(op)],
-        lambda op: () if op in ends or op.type in ACTIVATIONS else input_ops(op),
-    )
+
+    def before(kinds: Collection[str]) -> set[tf.Operation]:
+        taken = [source for op in graph.get_operations() if op.type in kinds for source in input_ops(op)]
+        return all_upstream(taken, lambda op: () if op in ends or op.type in ACTIVATIONS else input_ops(op))
+
+    before_kinks, before_lines = before(KINKS), before(_MADE_OF_LINES)
     with tf.Graph().as_default() as copy:
         tf.import_graph_def(graph.as_graph_def(), name="")
         for original in uses:
             tensor = copy.get_tensor_by_name(original.name)
             taken = [(op, index) for op in tensor.consumers() for index, each in enumerate(op.inputs) if each is tensor]
             suitable = _RMS_BEFORE_KINKS if original.op in before_kinks else _RMS
+            suitable = _RMS_BEFORE_LINES if original.op in before_lines else suitable
             size = tf.sqrt(tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32)))) / suitable
             size = tf.where((size > 0) & tf.math.is_finite(size), size, 1.0)
             normalized = tensor / tf.cast(size, tensor.dtype)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from detrand import Migration, validate
 from detrand.validation.programs.activations import Activation, describe_activations
 from detrand.validation.reference import DISTINCT_WEIGHTS, Reference
+from detrand.validation.results import Fault
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -44,6 +45,27 @@ def activations_of(activation):
 )
 def test_what_a_run_shows_of_an_activation(activation, expected):
     assert activations_of(activation) == expected
+
+
+@pytest.mark.parametrize(
+    ("tf1", "port"),
+    [
+        (tf.nn.relu, tf.nn.relu6),
+        (tf.nn.relu6, tf.nn.relu),
+        (tf.nn.leaky_relu, lambda x: tf.nn.leaky_relu(tf.minimum(x, 6))),
+    ],
+    ids=["relu6 in the port", "relu6 in TF1", "a limit in the port"],
+)
+def test_a_small_network_has_inputs_beyond_the_kink_of_a_relu6(tf1, port):
+    def network(x, training, activation=tf1):
+        hidden = activation(tf.matmul(x, v1.get_variable("first", (10, 4))))
+        return tf.matmul(
+            activation(tf.matmul(hidden, v1.get_variable("second", (4, 4)))), v1.get_variable("last", (4, 2))
+        )
+
+    report = validate(Migration(tf1=network, port=shim_port(network, activation=port), inputs=INPUTS[:3]))
+    (finding,) = report.findings
+    assert finding.fault in (Fault.ACTIVATION, Fault.ONLY_IN_ONE), str(report)
 
 
 def test_activations_that_no_output_needs_or_no_variable_reaches_are_left_out():
