@@ -493,3 +493,51 @@ def test_a_number_in_a_gelu_does_not_stand_for_the_sigmoid_of_a_silu():
 
     finding = only_finding(activated, ROWS, step=gelu)
     assert finding.title == "activation differs: SiLU (TF1), GELU with erf (port)", str(finding)
+
+
+def moved(inputs, training, *, step=tf.identity):
+    hidden = tf.nn.conv2d(inputs, v1.get_variable("first/kernel", (3, 3, 4, 4)), 1, "SAME")
+    hidden = tf.tanh(step(hidden))
+    return tf.nn.elu(tf.nn.conv2d(hidden, v1.get_variable("last/kernel", (3, 3, 4, 5)), 1, "SAME")[:, 1:])
+
+
+def transposed(hidden):
+    return tf.transpose(hidden, (0, 2, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("tf1", "port", "title", "remedy"),
+    [
+        (
+            tf.identity,
+            transposed,
+            "order of axes differs: TF1's array transposed to (0, 2, 1, 3) is the port's array",
+            "leave out the transposition in the port",
+        ),
+        (
+            transposed,
+            tf.identity,
+            "order of axes differs: TF1's array transposed to (0, 2, 1, 3) is the port's array",
+            "transpose the port's array to (0, 2, 1, 3)",
+        ),
+        (
+            lambda hidden: hidden[:, ::-1],
+            tf.identity,
+            "only TF1 flips an array along axis 1",
+            "add this to the port",
+        ),
+        (
+            lambda hidden: tf.nn.softmax(hidden, 1),
+            tf.nn.softmax,
+            "axis of Softmax differs: Transpose [0 3 2 1] (TF1), not transposed (port)",
+            "compute Softmax along TF1's axis",
+        ),
+    ],
+    ids=["transposed in the port", "transposed in TF1", "flipped", "softmax"],
+)
+def test_what_moves_elements_is_named_and_not_the_activation_after_it(tf1, port, title, remedy):
+    def model(inputs, training):
+        return moved(inputs, training, step=tf1)
+
+    finding = only_finding_of(model, shim_port(moved, step=port), IMAGES)
+    assert (finding.title, finding.remedy) == (title, remedy), str(finding)

@@ -16,7 +16,7 @@ from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas
-from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
+from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently
 from detrand.validation.checks.seeds import findings_of_initial_seeds
 from detrand.validation.checks.training import NOT_COMPARED
 from detrand.validation.diagnosis.causes import causes, describe_causes, is_close, use_value
@@ -31,12 +31,8 @@ from detrand.validation.reference import (
 )
 from detrand.validation.results import AuditedHyperparameter, Finding, Found, Place
 from detrand.validation.runner import Runner
-from detrand.validation.training.compare import (
-    SPLIT,
-    splits_differently,
-)
+from detrand.validation.training.compare import SPLIT
 from detrand.validation.training.penalties import loss_of_penalty
-from detrand.validation.training.port import port_loss_of
 
 # A loss that is summed in a different order may differ by some units in the last place for each term. It has no
 # absolute tolerance: a loss of small weights would vanish in it.
@@ -237,8 +233,8 @@ def regularizers_match(runner: Runner) -> Found:
         where = "in training" if one_sided else "in inference and in training"
         summary = f"regularization losses are equal {where}{one_sided}; regularizers of {of} are equal"
         return Found(True, summary, comparisons=comparisons)
-    if runner.migration.train is not None and _total_losses_agree(runner):
-        return Found(True, f"{NOT_COMPARED[SPLIT]}; the total losses of training agree", comparisons=comparisons)
+    if runner.migration.train is not None and only_split_differently(runner):
+        return Found(True, f"{NOT_COMPARED[SPLIT]}; both add the same penalties", comparisons=comparisons)
     first_losses = differing[0][1] if differing else None
     likely = tuple(each.title for each in causes(losses=first_losses, hyperparameters=words))
     of_variables = {each.of: _Values(each.tf1, each.port) for each in words}
@@ -279,23 +275,6 @@ def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome,
     of_tf1 = sum(loss_of_penalty(each.tf1, weights[each.of]) for each in regularizers)
     of_port = sum(loss_of_penalty(each.port, weights[each.of]) for each in regularizers)
     return is_close(losses[0] - losses[1], of_tf1 - of_port)
-
-
-def _total_losses_agree(runner: Runner) -> bool:
-    """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
-    migration, config = runner.migration, runner.port(TRAINING).config
-    tf1 = with_decays(runner).steps[0]
-    _, labels = runner.tf1.batches[0]
-    try:
-        port = runner.fresh_port.port.made_anew(training=True)
-        port.set_weights(config, runner.tf1.outcome(TRAINING).initial)
-        loss = port_loss_of(port, labels, tf1["outputs"])
-    except Exception:  # training-steps reports it
-        return False
-    regularization = runner.port(TRAINING).regularization_loss
-    added = {} if regularization is None else {"regularization_loss": regularization}
-    total = loss + float(added.get("regularization_loss", 0.0))
-    return migration.strategy is None and splits_differently({"loss": total, **added}, tf1)
 
 
 def _found_of_variables(

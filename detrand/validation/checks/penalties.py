@@ -18,7 +18,9 @@ from detrand.validation.diagnosis.causes import is_close
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner
+from detrand.validation.training.compare import splits_differently
 from detrand.validation.training.penalties import Penalties, loss_of_penalty, with_penalties
+from detrand.validation.training.port import port_loss_of
 from detrand.validation.training.steps import Training
 from detrand.variables.sources import named_variables
 
@@ -107,3 +109,39 @@ def _in_keras(penalty: str) -> str:
         return f"keras.regularizers.L1L2({factors[AMOUNTS]}, {factors[SQUARES]})"
     kind, factor = next(iter(factors.items()))
     return f"keras.regularizers.{'L2' if kind == SQUARES else 'L1'}({factor})"
+
+
+def only_split_differently(runner: Runner) -> bool:
+    """Return whether the programs add the same penalties, of which each has other ones in its loss.
+
+    Then the total losses of TF1's outputs agree; or, if these differ otherwise, all penalties that the port adds as
+    regularization losses are in TF1's loss, by the audit.
+    """
+    return _total_losses_agree(runner) or _adds_what_is_in_loss(runner)
+
+
+def _total_losses_agree(runner: Runner) -> bool:
+    """Return whether both programs have one total loss of TF1's outputs, of which they regularize different parts."""
+    migration, config = runner.migration, runner.port(TRAINING).config
+    tf1 = with_decays(runner).steps[0]
+    _, labels = runner.tf1.batches[0]
+    try:
+        port = runner.fresh_port.port.made_anew(training=True)
+        port.set_weights(config, runner.tf1.outcome(TRAINING).initial)
+        loss = port_loss_of(port, labels, tf1["outputs"])
+    except Exception:  # training-steps reports it
+        return False
+    regularization = runner.port(TRAINING).regularization_loss
+    added = {} if regularization is None else {"regularization_loss": regularization}
+    total = loss + float(added.get("regularization_loss", 0.0))
+    return migration.strategy is None and splits_differently({"loss": total, **added}, tf1)
+
+
+def _adds_what_is_in_loss(runner: Runner) -> bool:
+    """Return whether TF1 has no regularization loss, and its own loss has all penalties that the port adds as one."""
+    tf1, port = runner.tf1.outcome(TRAINING), runner.port(TRAINING)
+    penalties = [each for each in runner.audit.hyperparameters if each.name == REGULARIZER and each.of in tf1.initial]
+    if tf1.regularization_loss is not None or port.regularization_loss is None or not penalties:
+        return False
+    added = sum(loss_of_penalty(each.port, tf1.initial[each.of]) for each in penalties)
+    return all(each.same for each in penalties) and is_close(float(port.regularization_loss), added)

@@ -16,7 +16,7 @@ from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.loss import findings_of_loss
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
-from detrand.validation.checks.penalties import findings_of_regularizers, with_decays
+from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
 from detrand.validation.diagnosis.causes_of_training import (
@@ -209,17 +209,23 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     without_penalties = _with_penalties_of_port(runner, differing)
     if without_penalties is not None:
         of_penalties, differing = list(findings_of_regularizers(runner, _WITH_PENALTIES)), without_penalties
+    is_split = any(
+        not by_name.get(_ADDED, True) for each in differing.values() for by_name in each.comparison.steps.values()
+    )
+    is_split = is_split and only_split_differently(runner)
 
-    def port_loss(step: int, outputs: Any) -> float | None:
-        _, labels = runner.tf1.batches[step]
-        with contextlib.suppress(Exception):  # the outputs may have a different structure
-            return port_loss_of(runner.fresh_port.port, labels, outputs)
-        return None
+    def causes_of(trained: _Trained) -> dict[str, tuple[Cause, ...]]:
+        def port_loss(step: int, outputs: Any) -> float | None:
+            _, labels = runner.tf1.batches[step]
+            added = float(trained.port.steps[step].get(_ADDED, 0.0)) if is_split else 0.0
+            with contextlib.suppress(Exception):  # the outputs may have a different structure
+                return port_loss_of(runner.fresh_port.port, labels, outputs) + added
+            return None
 
-    by_execution = [
-        causes_of_training(each.port, each.tf1, each.comparison, runner.audit.differing, port_loss)
-        for each in differing.values()
-    ]
+        port, tf1, comparison = _as_one_loss(trained) if is_split else trained[:3]
+        return causes_of_training(port, tf1, comparison, runner.audit.differing, port_loss)
+
+    by_execution = list(map(causes_of, differing.values()))
     parts = {name: causes for each in reversed(by_execution) for name, causes in each.items()}
     if "outputs" in parts and _trains_variables_of_its_own(runner, differing):
         del parts["outputs"]
@@ -228,6 +234,18 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     return tuple(dict.fromkeys(titles)), (*of_penalties, *findings)
 
 
+def _as_one_loss(trained: _Trained) -> tuple[Training, Training, StepsComparison]:
+    """Return a training in which each loss has the regularization loss as a part, wherever a program adds it."""
+
+    def without(by_name: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in by_name.items() if name != _ADDED}
+
+    port, tf1 = (replace(each, steps=tuple(map(without, each.steps))) for each in (trained.port, trained.tf1))
+    compared = {number: without(by_name) for number, by_name in trained.comparison.steps.items()}
+    return port, tf1, replace(trained.comparison, steps=compared)
+
+
+_ADDED = "regularization_loss"
 _WITH_PENALTIES = "with TF1's penalty, the total losses and the gradients agree"
 
 

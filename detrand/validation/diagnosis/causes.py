@@ -91,6 +91,9 @@ _ARGUMENTS = {
     **{"t": "number where the condition is true", "e": "number where the condition is false"},
 }
 _COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
+_ELEMENTWISE = {*ACTIVATIONS, *_ARITHMETIC, *_CLIPS, "Abs", "Exp", "Log", "Neg", "Sqrt", "Rsqrt", "Square"} - {
+    "Softmax"
+}
 _LIMITS = {"Minimum", "Maximum", *_COMPARISONS}
 ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
@@ -394,7 +397,7 @@ def _arrangement(divergence: Divergence) -> Iterator[Cause]:
             continue
         if not _are_close(tf1.reshape(-1), port.reshape(-1)):
             orders = _flattened(tf1, port, [value.array for value in port_sources])
-            rearranged = _rearranged(tf1, port) if not number or not is_moved_alike else ()
+            rearranged = _rearranged(tf1, port, divergence.regions) if not number or not is_moved_alike else ()
             yield from itertools.islice(itertools.chain(orders, rearranged), 1)
 
 
@@ -413,7 +416,8 @@ def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray |
                 yield cause._replace(own_form=(form, str(order)))
 
 
-def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
+def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[TracedOp]]) -> Iterator[Cause]:
+    """Yield how the elements of two arrays are rearranged, which regions of ops compute."""
     if tf1.ndim != port.ndim:
         who, more, fewer = ("TF1", tf1, port) if tf1.ndim > port.ndim else ("the port", port, tf1)
         for axes in itertools.permutations(range(more.ndim)):
@@ -424,11 +428,32 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray) -> Iterator[Cause]:
         return
     for axis in range(tf1.ndim):
         if _are_close(np.flip(tf1, axis), port):
-            yield Cause(f"one program flips an array along axis {axis}", fault=Fault.AXES)
+            who = _only_one([any(map(_reverses, region)) for region in regions])
+            does = f"flips an array along axis {axis}"
+            yield (
+                in_one_program(who, does, fault=Fault.AXES)
+                if who
+                else Cause(f"one program {does}", fault=Fault.AXES, remedy="let the port flip it as TF1 does")
+            )
     for axes in itertools.permutations(range(tf1.ndim)):
         if _are_close(tf1.transpose(axes), port):
+            who = _only_one([any(op.type == "Transpose" for op in region) for region in regions])
             words = f"order of axes differs: TF1's array transposed to {axes} is the port's array"
-            yield Cause(words, fault=Fault.AXES)
+            back = tuple(map(int, np.argsort(axes)))
+            leave_out = "leave out the transposition in the port"
+            remedy = leave_out if who == "the port" else f"transpose the port's array to {back}"
+            yield Cause(words, fault=Fault.AXES, remedy=remedy)
+
+
+def _only_one(does: Sequence[bool]) -> str:
+    """Return which program alone does something, given whether TF1 and the port do; empty if both do, or neither."""
+    return "" if does[0] == does[1] else "TF1" if does[0] else "the port"
+
+
+def _reverses(op: TracedOp) -> bool:
+    """Return whether an op takes elements from the last to the first."""
+    steps = op.constants.get("input 3", np.ones(1)) if kind(op) == "StridedSlice" else np.ones(1)
+    return op.type == "ReverseV2" or bool((steps < 0).any())
 
 
 def _are_close(tf1: np.ndarray, port: np.ndarray) -> bool:
@@ -618,9 +643,10 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     """Yield the op that one program computes along other axes, which it transposes before and after."""
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
-    if computed[0] and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
+    with_axes = computed[0] - _ELEMENTWISE
+    if with_axes and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        names = and_more(sorted(computed[0]), 3)
+        names = and_more(sorted(with_axes), 3)
         remedy = f"compute {names} along TF1's axis"
         yield of_values(f"axis of {names}", *words, fault=Fault.AXES, remedy=remedy)
 

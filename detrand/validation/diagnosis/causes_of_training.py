@@ -687,6 +687,7 @@ _LOGITS = Cause(
 _BROADCAST = Cause(
     "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
 )
+_SAME_LOSS = 1e-5  # relative tolerance for a loss that is computed from other numbers by the same formula
 # What a loss must be given in place of outputs that it reads as the other of the two.
 _CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] = (
     (_PROBABILITIES, "softmax", _softmax),
@@ -714,8 +715,7 @@ def _loss_of_outputs(
             yield Cause(constant, "the gradients agree")
             return
     for cause, name, convert in _CONVERSIONS:
-        of_converted = port_loss(0, map_leaves(outputs, functools.partial(_converted, convert), "outputs"))
-        if of_converted is not None and is_close(of_converted, desired):
+        if _agrees_with(convert, tf1.steps, port_loss):
             yield cause._replace(confirmed=f"with the {name} of the outputs, the losses agree")
             return
     pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
@@ -723,6 +723,19 @@ def _loss_of_outputs(
     confirmed = f"so it is in each of {len(ratios)} steps" if len(ratios) > 1 else ""
     confirmed = confirmed or ("so do the gradients" if _scale_alike(port.steps[0], tf1.steps[0]) else "")
     yield from _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas, ratios, confirmed)
+
+
+def _agrees_with(
+    convert: Callable[[np.ndarray], np.ndarray],
+    steps: Sequence[_Step],
+    port_loss: Callable[[int, Any], float | None],
+) -> bool:
+    """Return whether the port's loss of converted outputs is TF1's in each step: in one, that may be by chance."""
+    for number, step in enumerate(steps):
+        loss = port_loss(number, map_leaves(step["outputs"], functools.partial(_converted, convert), "outputs"))
+        if loss is None or not math.isclose(loss, _unregularized_loss(step), rel_tol=_SAME_LOSS):
+            return False
+    return True
 
 
 def _converted(convert: Callable[[np.ndarray], np.ndarray], leaf: Any, where: str) -> Any:

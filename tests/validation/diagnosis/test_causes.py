@@ -151,7 +151,7 @@ FAULTS = [
         "initializer differs in conv/kernel: uniform from -0.308607 to 0.308607 (TF1), uniform from -0.617213 to",
     ),
     (network, {"transposed": True}, ALL, "MatMul", "transposition of the kernel differs: False (TF1), True (port)"),
-    (network, {"flipped": True}, ALL, "Conv2D", "one program flips an array along axis 0"),
+    (network, {"flipped": True}, ALL, "Conv2D", "only the port flips an array along axis 0"),
     (network, {"padding": "VALID"}, ALL, "Conv2D", "padding differs: SAME (TF1), VALID (port)"),
     (
         network,

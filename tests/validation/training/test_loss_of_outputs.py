@@ -1,5 +1,6 @@
 """Losses that differ: the finding names the op and the line inside of the loss."""
 
+import functools
 import inspect
 
 import keras
@@ -8,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import detrand
+from detrand.validation.results import Fault
 from tests.faults.tf1 import dense, integers, numbers
 
 CLASSES, NUMBERS = integers(4, 6), numbers(6, 4)
@@ -46,7 +48,7 @@ def of_other_labels(labels, outputs):
     return tf.reduce_mean(cross_entropy(labels, outputs) * weights) + 0.3 * tf.reduce_mean(tf.square(outputs))
 
 
-def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=CLASSES, checks=None):
+def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=CLASSES, checks=None, scale=1.0):
     train = detrand.TrainStep(
         labels=labels,
         tf1_loss=of_tf1,
@@ -57,7 +59,7 @@ def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=
     )
     return detrand.validate(
         detrand.Migration(
-            tf1=lambda x, training: dense(x, 4, "a"),
+            tf1=lambda x, training: scale * dense(x, 4, "a"),
             port=port,
             inputs=numbers(6, 3),
             name_map=lambda name: name.replace("a/w", "dense/kernel").replace("a/b", "dense/bias"),
@@ -635,3 +637,20 @@ def test_numbers_any_of_which_explains_the_loss_are_one_finding():
     assert finding.title == IN_PLACE.format("factor", 0.2, 0.4)
     assert finding.others == (IN_PLACE.format("factor", 0.25, 0.5),)
     assert not finding.confirmed
+
+
+class Scaled(keras.layers.Dense):
+    def call(self, x):
+        return 1e-3 * super().call(x)
+
+
+def test_a_conversion_that_explains_losses_of_small_outputs_roughly_is_no_cause():
+    """Of outputs near 0, all probabilities are equal, and so is the loss of their sigmoid but for a ten-thousandth."""
+
+    def of_zeros(labels, outputs):
+        return cross_entropy_of_logits(labels, 0.0 * outputs)
+
+    port = functools.partial(Scaled, 4, name="dense")
+    report = validated(cross_entropy_of_logits, port, of_zeros, HOT, checks=["training-steps"], scale=1e-3)
+    assert Fault.READING not in [each.fault for each in report.findings], str(report)
+    assert not report.ok

@@ -170,3 +170,37 @@ def test_the_finding_of_a_regularizer_has_both_lines():
     finding = next(each for each in report.findings if each.kind == "regularizers")
     assert "0.01 * tf.nn.l2_loss(weights)" in finding.tf1.source
     assert "keras.layers.Dense(5" in finding.port.source
+
+
+class Activated(Port):
+    """A port with another activation."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.a.activation = keras.activations.tanh
+
+
+def summed(labels, outputs):
+    return keras.ops.sum(keras.ops.square(labels - outputs))
+
+
+@pytest.mark.parametrize(
+    ("port", "loss", "title"),
+    [
+        (Activated, keras.losses.MeanSquaredError(), "activation differs: Sigmoid (TF1), Tanh (port)"),
+        (Port, summed, "loss: reduction differs: Mean (TF1), Sum (port)"),
+    ],
+    ids=["activation", "loss"],
+)
+def test_a_penalty_that_only_tf1_has_in_its_loss_is_no_finding_beside_another_fault(port, loss, title):
+    train = detrand.TrainStep(
+        labels=numbers(4, 2, seed=1),
+        tf1_loss=with_decay(0.01),
+        port_loss=loss,
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=3,
+    )
+    migration = detrand.Migration(tf1=model(), port=lambda: port(decay=0.01), inputs=numbers(4, 3), train=train)
+    report = detrand.validate(migration)
+    assert [each.title for each in report.findings] == [title], str(report)
