@@ -19,7 +19,7 @@ from detrand.validation.checks.computation import drawn_by_replicas
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently
 from detrand.validation.checks.seeds import findings_of_initial_seeds
 from detrand.validation.checks.training import NOT_COMPARED
-from detrand.validation.diagnosis.causes import causes, describe_causes, is_close, use_value
+from detrand.validation.diagnosis.causes import CLOSE, causes, describe_causes, use_value
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
 from detrand.validation.reference import (
@@ -274,7 +274,7 @@ def _explain_losses(regularizers: Sequence[AuditedHyperparameter], tf1: Outcome,
     losses = [0.0 if each.regularization_loss is None else float(each.regularization_loss) for each in (tf1, port)]
     of_tf1 = sum(loss_of_penalty(each.tf1, weights[each.of]) for each in regularizers)
     of_port = sum(loss_of_penalty(each.port, weights[each.of]) for each in regularizers)
-    return is_close(losses[0] - losses[1], of_tf1 - of_port)
+    return math.isclose(losses[0] - losses[1], of_tf1 - of_port, rel_tol=CLOSE, abs_tol=_LOSS_RTOL * max(losses))
 
 
 def _found_of_variables(
