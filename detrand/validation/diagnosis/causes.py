@@ -50,7 +50,7 @@ from detrand.validation.diagnosis.op_kinds import (
     padded_window,
     slopes_of_leaky_relus,
 )
-from detrand.validation.frameworks.traces import TracedOp, Value
+from detrand.validation.frameworks.traces import CONVOLUTIONS, TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
@@ -116,6 +116,7 @@ _ONLY_IN_ONE = {
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
 }
+_LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -726,6 +727,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
     missing, added = sorted(ACTIVATIONS & only_tf1.keys()), sorted(ACTIVATIONS & only_port.keys())
+    is_all = _LAYERS.isdisjoint({*only_tf1, *only_port})  # an activation is not all that makes up another layer
     slopes = slopes_of_leaky_relus(divergence.regions)
     pairs = [*zip((missing, added), divergence.regions, strict=True)]
     forms, names = ([function(*each) for each in pairs] for function in (form_of_gelu, names_of_activations))
@@ -740,10 +742,10 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         in_words = zip(of_slopes, _in_words(divergence), strict=True)
         tf1, port = (of_slope or words for of_slope, words in in_words)
         yield of_values("activation", tf1, port, fault=Fault.ACTIVATION)
-    elif missing:
+    elif missing and is_all:
         title, remedy = "the port has no activation where TF1 has {}", "add the activation {} to the port"
         yield Cause(title.format(names[0]), fault=Fault.ACTIVATION, remedy=remedy.format(names[0]))
-    elif added:
+    elif added and is_all:
         title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
         yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
     for words, alternatives in _ALTERNATIVES.items():
