@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.leaves import MISSING
 from detrand.comparison.values import Comparison, compare_by_path, leaves_by_path
@@ -25,6 +26,7 @@ from detrand.validation.training.steps import (
     Training,
     train_step_of,
 )
+from detrand.variables.spec import VariableSpec
 
 # Learning rates and sums of small weights would vanish in an absolute tolerance. A sum in a different order may differ
 # by some units in the last place for each term.
@@ -76,7 +78,7 @@ def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Traini
     mean over the replicas, which makes the variable averaged. Averages of the variance of a sample are as of the batch
     if those of the other program are nearer to these.
     """
-    steps = [dict(step) for step in port.steps], [dict(step) for step in tf1.steps]
+    steps = [dict(step) for step in port.steps], list(map(_without_counters, tf1.steps, port.steps))
     # By the first step of each: later, trainings may differ for other reasons.
     decided: tuple[dict[str, bool], dict[str, bool]] = ({}, {})
     for of_port, of_tf1 in zip(*steps, strict=True):
@@ -93,6 +95,18 @@ def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Traini
             if changes:
                 step["moving_averages"] = before | changes
     return replace(port, steps=tuple(steps[0])), replace(tf1, steps=tuple(steps[1]))
+
+
+def _without_counters(tf1: Mapping[str, Any], port: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step of TF1 without numbers that only its training needs, such as a global step that its loss reads."""
+    averages = tf1.get("moving_averages", {})
+    specs = {name: VariableSpec(array.shape, array.dtype.name, False) for name, array in averages.items()}
+    own = {name for name in optimizer_slots(specs) if not averages[name].ndim and AVERAGE not in name}
+    kept = {name: array for name, array in averages.items() if name not in own - port.get("moving_averages", {}).keys()}
+    step = {**tf1, "moving_averages": kept}
+    if not kept:
+        del step["moving_averages"]
+    return step
 
 
 def splits_differently(port: Mapping[str, Any], tf1: Mapping[str, Any]) -> bool:

@@ -204,3 +204,38 @@ def test_a_penalty_that_only_tf1_has_in_its_loss_is_no_finding_beside_another_fa
     migration = detrand.Migration(tf1=model(), port=lambda: port(decay=0.01), inputs=numbers(4, 3), train=train)
     report = detrand.validate(migration)
     assert [each.title for each in report.findings] == [title], str(report)
+
+
+@pytest.mark.parametrize("in_model", [False, True], ids=["made by the loss", "made by the model"])
+def test_a_loss_that_depends_on_the_global_step_passes(in_model):
+    """The port has the iterations of its optimizer, and no variable for TF1's step."""
+    made = []
+
+    def optimizer():
+        made.append(keras.optimizers.SGD(0.1))
+        return made[-1]
+
+    def tf1(x, training):
+        if in_model:
+            tf.train.get_or_create_global_step()
+        return model()(x, training)
+
+    def annealed(labels, outputs):
+        step = tf.cast(tf.train.get_or_create_global_step(), tf.float32)
+        return plain(labels, outputs) + tf.minimum(1.0, 0.2 * step) * tf.reduce_mean(tf.abs(outputs))
+
+    def annealed_in_keras(labels, outputs):
+        step = keras.ops.cast(made[-1].iterations, "float32")
+        weight = keras.ops.minimum(1.0, 0.2 * step)
+        return keras.losses.MeanSquaredError()(labels, outputs) + weight * keras.ops.mean(keras.ops.abs(outputs))
+
+    train = detrand.TrainStep(
+        labels=numbers(4, 2, seed=1),
+        tf1_loss=annealed,
+        port_loss=annealed_in_keras,
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+        port_optimizer=optimizer,
+        steps=3,
+    )
+    report = detrand.validate(detrand.Migration(tf1=tf1, port=Port, inputs=numbers(4, 3), train=train))
+    assert report.ok, str(report)
