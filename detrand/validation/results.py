@@ -50,6 +50,7 @@ class Fault(enum.Enum):
     BROADCAST = enum.auto()  # of outputs and labels
     VARIABLE_OF_TF1 = enum.auto()  # which the port lacks
     VARIABLE_OF_PORT = enum.auto()  # which TF1 lacks
+    SWAPPED = enum.auto()  # variables, with which exchanged the outputs agree
     SHAPE = enum.auto()  # of a variable
     TRAINABLE = enum.auto()  # of a variable
     CREATION = enum.auto()  # of variables in each call
@@ -158,6 +159,8 @@ class Report:
         outputs_agree = any(each.name == "random-inference" and each.ok and each.compared for each in self.checks)
         if outputs_agree:
             found = tuple(map(_confirmed_by_outputs, found))
+        if any(each.fault is Fault.SWAPPED for each in found):
+            found = tuple(each for each in found if each.kind != "computation" or _IN_INFERENCE.isdisjoint(each.checks))
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
@@ -269,6 +272,7 @@ def verdict_of(reports: Sequence[Report]) -> str:
 
 
 _WITH_INITIAL_WEIGHTS = ("random-inference", "random-training")
+_IN_INFERENCE = {"constant-weights", "random-inference"}
 
 
 def explain_outputs(findings: Iterable[Finding]) -> bool:

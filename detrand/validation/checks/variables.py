@@ -183,6 +183,8 @@ def _swapped(names: Mapping[str, tuple[str, str]], lines: tuple[Mapping[str, str
         Place(name, lines[0].get(name, ""), used),
         Place(used, lines[1].get(name, ""), right),
         confirmed="if they are exchanged, the outputs with distinct weights agree",
+        remedy="exchange them in the port; or, if only their names are wrong, pass the pairs of this check as name_map",
         symptom="swapped",
+        fault=Fault.SWAPPED,
     )
     return Found(False, summary, "\n".join([summary, *details]), findings=(finding,))

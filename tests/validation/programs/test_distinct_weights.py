@@ -8,6 +8,7 @@ import tensorflow as tf
 from detrand import Migration, track_tf1_style_variables, validate
 from detrand.validation.programs.distinct_weights import distinct_weights, scale_of
 from detrand.validation.reference import DISTINCT_WEIGHTS, Reference
+from detrand.validation.results import Fault
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
@@ -50,6 +51,7 @@ def test_swapped_variables_are_found():
     assert failed(report) == ["variables-match", "constant-weights", "random-inference", "random-training"]
     assert report.checks[1].summary.startswith("swapped: ")
     assert "(Sigmoid) at" in report.checks[4].summary
+    assert [each.fault for each in report.findings] == [Fault.SWAPPED], str(report)
 
 
 def shim(program):
