@@ -352,6 +352,11 @@ class _Search:
         is_number = given is not None and self._port.constant(ends[1]) is not None
         return is_number and given is not None and bool(self._tf1.inputs_of([given]))
 
+    def _is_data_for_number(self, trial: Trial) -> bool:
+        constant = self._port.constant(trial.ends[1] or "") if self._is_data_for_constant(trial) else None
+        value = self._tf1.values.get(trial.ends[0] or "")
+        return constant is not None and value is not None and constant.size == 1 < value.size
+
     def _step(
         self, state: TraceComparison, done: Substitution, *, of_data: bool = False
     ) -> tuple[Trial, TraceComparison] | None:
@@ -392,25 +397,25 @@ class _Search:
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
         of_output = None  # makes an output agree, and shows nothing
-        of_constant = None  # gives data to a constant, and may be half of what differs
+        of_number = None  # gives an array to a single number, and may be half of what differs
         for trial in itertools.islice(self._trials_of(state, self._pairs(state)), _MOST_RUNS):
             rest = self._run(done, trial)
             if rest is None or not self._heals(state, rest, trial):
                 continue
-            if of_constant is not None:
-                if trial.words and rest.diverged < of_constant[1].diverged:
+            if of_number is not None:
+                if trial.words and rest.diverged < of_number[1].diverged:
                     return self._in_all_uses(done, trial, rest)
             elif of_output is None:
                 found = self._in_attributes(state, done, trial.ends, rest.diverged)
-                if found is None and trial.words and self._is_data_for_constant(trial) and rest.diverged:
-                    of_constant = trial, rest
+                if found is None and trial.words and self._is_data_for_number(trial) and _port_computes_more(rest):
+                    of_number = trial, rest
                 elif found or trial.words:
                     return found or self._in_all_uses(done, trial, rest)
                 else:
                     of_output = trial, rest
             elif trial.words and not rest.diverged and _compute_alike(state, trial.ends):
                 return trial, rest
-        found = of_constant or of_output
+        found = of_number or of_output
         return found or self._in_attributes(state, done, (None, None), state.diverged - 1)
 
     def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
@@ -657,6 +662,12 @@ class _Search:
                     moved = tf1.value(copy)
                     if value is not None and moved is not None and moved.shape == value.shape:
                         yield from self._same_outputs(state, copy, second)
+
+
+def _port_computes_more(rest: TraceComparison) -> bool:
+    """Return whether the port's first op that diverges is of a kind that TF1 does not come to any more."""
+    _, first = rest.first_ops()
+    return first is not None and kind(first) not in map(kind, rest.tf1.diverged)
 
 
 def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:

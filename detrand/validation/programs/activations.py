@@ -16,10 +16,10 @@ from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
 from detrand.seeding.callsite import site_of_op
 
-# Where the slope of an activation jumps; the other activations are smooth.
+# Where the slope of an activation jumps, or may in the port: a relu is a relu6 up to 6. The others are smooth.
 KINKS: dict[str, tuple[float, ...]] = {
-    **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Selu", "Maximum", "Minimum"), (0.0,)),
-    "Relu6": (0.0, 6.0),
+    **dict.fromkeys(("Elu", "Selu", "Maximum", "Minimum"), (0.0,)),
+    **dict.fromkeys(("Relu", "LeakyRelu", "Relu6"), (0.0, 6.0)),
 }
 _SATURATING = ("Tanh", "Sigmoid", "Erf")
 _NORMALIZING = ("Softmax", "LogSoftmax", "Exp")  # the size of their inputs depends on masks
@@ -85,8 +85,9 @@ def activation_of(op: tf.Operation, inputs: np.ndarray | None) -> Activation:
     if inputs is None:
         return Activation(op.name, text, NOT_MEASURED, None)
     rms, least, greatest, nearest = (inputs * (1, 1, -1, 1)).tolist()
-    flaws = [f"no input below {kink:g}" for kink in KINKS.get(op.type, ()) if not least < kink]
-    flaws += [f"no input above {kink:g}" for kink in KINKS.get(op.type, ()) if not greatest > kink]
+    kinks = KINKS.get(op.type, ())
+    flaws = [f"no input below {kink:g}" for kink in kinks[:1] if not least < kink]
+    flaws += [f"no input above {kink:g}" for kink in kinks if not greatest > kink][:1]
     if op.type not in KINKS and max(-least, greatest) < _LINEAR:
         flaws.append(f"no input beyond ±{_LINEAR:g}")
     if op.type in _SATURATING and nearest > _SATURATED:

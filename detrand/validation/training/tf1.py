@@ -149,11 +149,13 @@ def _built(
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
+    has_step = v1.train.get_global_step() is not None
+    step = v1.train.get_or_create_global_step()  # which the loss may read
     added = losses_added(towers)
     loss, regularization = total_loss_of_tf1(train.tf1_loss, in_own_containers(labels), outputs, added)
     metrics = {name: _updated(train.metric("tf1", name)(in_own_containers(labels), outputs)) for name in train.metrics}
-    view = TF1View(joined_variables("tf1", session.graph))  # before the optimizer adds its own
-
+    variables = joined_variables("tf1", session.graph)  # before the optimizer adds its own
+    view = TF1View({name: each for name, each in variables.items() if has_step or name != step.op.name})
     regularizers = regularizers_in_total_loss(loss, view)
     update = update_of(migration, view, loss, [outputs, regularization, metrics])
     decays = decays_in_update(update, view)

@@ -206,8 +206,12 @@ def test_a_penalty_that_only_tf1_has_in_its_loss_is_no_finding_beside_another_fa
     assert [each.title for each in report.findings] == [title], str(report)
 
 
-@pytest.mark.parametrize("in_model", [False, True], ids=["made by the loss", "made by the model"])
-def test_a_loss_that_depends_on_the_global_step_passes(in_model):
+@pytest.mark.parametrize(
+    ("in_model", "step_of"),
+    [(False, tf.train.get_or_create_global_step), (True, tf.train.get_global_step), (False, tf.train.get_global_step)],
+    ids=["made by the loss", "made by the model", "expected by the loss"],
+)
+def test_a_loss_that_depends_on_the_global_step_passes(in_model, step_of):
     """The port has the iterations of its optimizer, and no variable for TF1's step."""
     made = []
 
@@ -221,7 +225,7 @@ def test_a_loss_that_depends_on_the_global_step_passes(in_model):
         return model()(x, training)
 
     def annealed(labels, outputs):
-        step = tf.cast(tf.train.get_or_create_global_step(), tf.float32)
+        step = tf.cast(step_of(), tf.float32)
         return plain(labels, outputs) + tf.minimum(1.0, 0.2 * step) * tf.reduce_mean(tf.abs(outputs))
 
     def annealed_in_keras(labels, outputs):
