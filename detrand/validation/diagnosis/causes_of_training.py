@@ -291,7 +291,7 @@ def _changed_gradients(
     tf1, port = clips
     if tf1 is not None and port is not None and is_clipped and (is_shown or not is_scaled):
         unknown = Cause(differs("clipping or normalization of gradients", tf1, port), line=CLIPPING)
-        likely.append(of_clipping(tf1, port, _WITH_THIS) if is_shown else unknown)
+        likely.append(of_clipping(tf1, port, _WITH_THIS, argument_in_port) if is_shown else unknown)
     if is_scaled:
         of_variables = "" if len(differing) == len(steps[0].gradients) else f" of {and_more(differing, 4)}"
         confirmed = _WITH_THIS if len(steps) > 1 and not is_clipped else ""
@@ -310,13 +310,15 @@ _CLIPPINGS = {
 }
 
 
-def of_clipping(tf1: Clipping, port: Clipping, confirmed: str) -> Cause:
-    """Return the cause that gradients are clipped differently."""
-    cause = of_values(CLIPPING, tf1, port, confirmed)._replace(line=CLIPPING)
+def of_clipping(tf1: Clipping, port: Clipping, confirmed: str, given: str = "") -> Cause:
+    """Return the cause that gradients are clipped differently; `given` is the argument of the port's optimizer."""
+    idle = f"{given}, which limits nothing in these steps" if given and port == NOT_CLIPPED else ""
+    cause = of_values(CLIPPING, tf1, idle or port, confirmed)._replace(line=CLIPPING)
     if tf1 == NOT_CLIPPED:
         return cause._replace(remedy="do not clip gradients in the port")
     argument, own_form = _CLIPPINGS[tf1.what]
-    remedy = f"pass {argument}={tf1.limit} to the port's optimizer"
+    instead = f" in place of {given}" if given not in ("", argument) else ""
+    remedy = f"pass {argument}={tf1.limit} to the port's optimizer{instead}"
     return cause._replace(remedy=remedy, own_form=(own_form, tf1.limit))
 
 

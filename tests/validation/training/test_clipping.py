@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand.validation.training.clipping import AppliedStep, clipping_of, factor_of
+from detrand.validation.diagnosis.causes_of_training import of_clipping
+from detrand.validation.training.clipping import (
+    NORM_OF_EACH,
+    NOT_CLIPPED,
+    AppliedStep,
+    Clipping,
+    clipping_of,
+    factor_of,
+)
 
 v1 = tf.compat.v1
 SHAPES = {"kernel": (4, 3), "bias": (3,), "scale": ()}
@@ -137,3 +145,13 @@ def test_a_factor_is_one_number_in_all_steps():
     assert factor_of(found, ["bias", "scale"]) == pytest.approx(1.0)
     assert factor_of(found, list(SHAPES)) is None
     assert factor_of(steps(by_global_norm(2.5)), ["kernel"]) is None
+
+
+def test_an_argument_that_limits_nothing_is_replaced():
+    """Optimizers of Keras take one of the three only."""
+    cause = of_clipping(Clipping(NORM_OF_EACH, "1"), NOT_CLIPPED, "", "clipvalue")
+    assert cause.title == (
+        "clipping of gradients differs: norm of each 1 (TF1), clipvalue, which limits nothing in these steps (port)"
+    )
+    assert cause.remedy == "pass clipnorm=1 to the port's optimizer in place of clipvalue"
+    assert of_clipping(Clipping(NORM_OF_EACH, "1"), NOT_CLIPPED, "").remedy == "pass clipnorm=1 to the port's optimizer"
