@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -52,6 +51,7 @@ from detrand.validation.training.steps import (
     Training,
 )
 
+_FEW_RATES = 3  # so many may be those of the step before because the schedule has other boundaries
 _OF_SHIFT = 0.01  # of the difference of learning rates, how far these may differ from those of the step before or after
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
 _SAME = 1e-6  # relative tolerance for equal learning rates and weights
@@ -106,8 +106,7 @@ def causes_of_training(
         causes_of_part: Iterable[Cause] = ()
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
-            rates = _learning_rate(port.steps, tf1.steps, tf1.schedule)
-            causes_of_part = itertools.islice(rates, 1)
+            causes_of_part = [_learning_rate(port.steps, tf1.steps, tf1.schedule)]
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
@@ -635,18 +634,23 @@ def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> tuple[str, dict[
     return when, found[when]
 
 
-def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Iterator[Cause]:
+def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Cause:
     port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
+    by_size = sorted(range(len(tf1_rates)), key=lambda each: np.isclose(port_rates[each], tf1_rates[each], _SAME, 0))
+    step = next(each for each in by_size if port_rates[each] != tf1_rates[each])
+    cause = of_rates(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
     for how, of_step, port_part, tf1_part in (
         ("late", "the step before", port_rates[1:], tf1_rates[:-1]),
         ("early", "the next step", port_rates[:-1], tf1_rates[1:]),
     ):
         difference = np.abs(np.subtract(port_part, tf1_part)).max(initial=0)
-        if len(set(tf1_rates)) > 1 and difference <= _OF_SHIFT * np.abs(np.subtract(port_rates, tf1_rates)).max():
-            yield Cause(f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}")
-    by_size = sorted(range(len(tf1_rates)), key=lambda each: np.isclose(port_rates[each], tf1_rates[each], _SAME, 0))
-    step = next(each for each in by_size if port_rates[each] != tf1_rates[each])
-    yield of_rates(step, dict(enumerate(tf1_rates)), dict(enumerate(port_rates)), schedule)
+        if difference > _OF_SHIFT * np.abs(np.subtract(port_rates, tf1_rates)).max():
+            continue
+        if len(set(tf1_rates)) > _FEW_RATES or 1 < len(set(tf1_rates)) == len(tf1_rates):
+            return Cause(f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}")
+        if len(set(tf1_rates)) > 1:
+            return cause._replace(title=f"{cause.title}; each rate of the port is TF1's of {of_step}")
+    return cause
 
 
 def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], schedule: str = "") -> Cause:

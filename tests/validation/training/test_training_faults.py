@@ -81,7 +81,7 @@ FAULTS = {
 
 
 CAUSES = {
-    "the schedule is one step ahead": "the port's learning-rate schedule is one step early",
+    "the schedule is one step ahead": "learning rate differs in step 1: 0.1 (TF1), 0.05 (port); each",
     "a regularizer of half the scale": "regularizer differs in hidden/kernel, logits/kernel: 0.01 sum(w**2)",
     "a small regularizer of half the scale": "factor of a regularizer differs",
     "a sum for a mean": "the port sums a loss where TF1 takes the mean: it is",
