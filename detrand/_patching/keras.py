@@ -128,6 +128,12 @@ LAYER_CALLS = (
     Target("tf_keras.src.engine.base_layer", "Layer.__call__", ("self",)),
 )
 
+# Layers make weights by this, and so do users in layers of their own.
+ADD_WEIGHT = (
+    Target("keras.src.layers.layer", "Layer.add_weight", ("self",)),
+    Target("tf_keras.src.engine.base_layer", "Layer.add_weight", ("self",)),
+)
+
 KERAS_LAZY_LOADER = Target("tensorflow.python.util.lazy_loader", "KerasLazyLoader.__getattr__", ("self", "item"))
 TF_KERAS_LEGACY_LAYERS = {
     f"tf_keras.legacy_tf_layers{name}": f"tf_keras.src.legacy_tf_layers{name}"

@@ -540,3 +540,23 @@ def test_a_moving_average_that_differs_in_training_has_the_line_that_updates_it(
     (finding,) = check.findings
     assert finding.kind == "averages"
     assert finding.port.line.endswith(marked(Averaging)[0])
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_a_weight_that_a_model_adds_by_itself_has_the_line_that_adds_it(kit):
+    class Scaled(kit.Model):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.add_weight(shape=(3,), initializer="zeros", name="scale")  # HERE
+            self.last = kit.layers.Dense(2, kernel_initializer="zeros", name="last")
+
+        def call(self, inputs):
+            return self.last(inputs * self.scale)
+
+    def scaled(inputs, training):
+        scale = v1.get_variable("scale", [3], initializer=v1.ones_initializer())
+        kernel = v1.get_variable("last/kernel", [3, 2], initializer=v1.zeros_initializer())
+        return tf.matmul(inputs * scale, kernel) + v1.get_variable("last/bias", [2], initializer=v1.zeros_initializer())
+
+    (finding,) = validate(Migration(tf1=scaled, port=Scaled, inputs=numbers(4, 3))).findings
+    assert finding.port.line.endswith(marked(Scaled)[0]), str(finding)

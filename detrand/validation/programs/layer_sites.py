@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from detrand._patching.flax import MAKE_MODULE
 from detrand._patching.keras import (
+    ADD_WEIGHT,
     LAYER_CALLS,
     LAYER_CONSTRUCTORS,
     OPERATION_CONSTRUCTOR,
@@ -70,6 +71,12 @@ class LayerSites:
         if id(made) not in self._made:
             self._made[id(made)] = made, _site_of_construction(made)
 
+    def note_weight(self, weight: Any, frame: Any) -> None:
+        """Note the frame that makes a weight, if it is of user code; the weights of other layers have the layer's."""
+        caller = site(frame.f_code.co_filename, frame.f_lineno)
+        if not is_framework(caller.filename):
+            self._made[id(weight)] = weight, caller
+
     def note_caller(self, layer: Any, frame: Any) -> None:
         """Note the frame that calls a layer, if it is of user code: in a functional model, the model calls it later."""
         caller = site(frame.f_code.co_filename, frame.f_lineno)
@@ -86,7 +93,7 @@ class LayerSites:
         return [each for each, _ in self._made.values() if isinstance(each, kind)]
 
     def line_of(self, made: Any) -> str:
-        """Return the line that made a layer, an optimizer or a schedule; empty if it is not known."""
+        """Return the line that made a layer, a weight, an optimizer or a schedule; empty if it is not known."""
         _, site = self._made.get(id(made), (None, UNKNOWN))
         return "" if site == UNKNOWN else str(site)
 
@@ -169,6 +176,7 @@ def _noting() -> Replacements:
             OPERATION_CONSTRUCTOR: partial(_noting_construction, is_op=True),
             MAKE_MODULE: _noting_module,
             **dict.fromkeys(LAYER_CALLS, _noting_call),
+            **dict.fromkeys(ADD_WEIGHT, _noting_weight),
         }
     )
 
@@ -219,6 +227,16 @@ def _noting_call(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def _noting_weight(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
+        weight = original(self, *args, **kwargs)
+        if _watching.sites is not None:
+            _watching.sites.note_weight(weight, sys._getframe(1))
+        return weight
+
+    return with_signature_of(original, add_weight)
 
 
 _CALLS = tuple(target.module.replace(".", "/") + ".py" for target in LAYER_CALLS)

@@ -426,14 +426,16 @@ class Port:
         return [], []
 
     def lines_of_variables(self) -> dict[str, str]:
-        """Return the lines that make the layers of variables, the innermost ones, by the variables' TF1 names."""
+        """Return the lines that make variables, or else their innermost layers, by the variables' TF1 names."""
         view, found = self.view(), dict[str, tuple[int, str]]()
         names = {id(part): view.names_of(position) for position, part in enumerate(view.parts)}
         for layer in parts_of(self.variables) if is_layer_or_module(self.variables) else ():
             owned, line = list(named_variables(layer).values()), self.sites.line_of(layer)
-            for variable in owned if line else ():
-                for name in names.get(id(underlying_variable(variable)), ()):
-                    found[name] = min(found.get(name, (len(owned), line)), (len(owned), line))
+            for variable in owned:
+                own = self.sites.line_of(variable)
+                size, where = (0, own) if own else (len(owned), line)
+                for name in names.get(id(underlying_variable(variable)), ()) if where else ():
+                    found[name] = min(found.get(name, (size, where)), (size, where))
         return {ADDED_LOSS: self._line_of_added_loss(), **{name: line for name, (_, line) in found.items()}}
 
     def _line_of_added_loss(self) -> str:
