@@ -230,7 +230,7 @@ def _explain_draws(
     A port that has TF1's dropouts, draws nothing and does not normalize as in training never passes on that it trains.
     """
     faults = {each.fault for each in findings}
-    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}):
+    if not faults.isdisjoint({Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT, Fault.RANDOM_OP_ELSEWHERE}):
         return True
     return Fault.NORMALIZES_IN_INFERENCE in faults and _has_idle_dropouts(hyperparameters, port)
 
@@ -486,7 +486,7 @@ def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], 
         tf1_op, tf1_value = drawing[0], ""
     elif cause.fault is Fault.RANDOM_OP_OF_PORT and drawing[1] is not None:
         port_op, port_value = drawing[1], ""
-    elif cause.fault is Fault.MASK:
+    elif cause.fault in (Fault.MASK, Fault.RANDOM_OP_ELSEWHERE):
         (tf1_op, port_op), tf1_value, port_value = drawing, "", ""
     producer, user = divergence.producer, "" if port_op is None else _line_of(port_op)
     if producer is not None and (_line_of(producer) or not user):  # what is missing comes after it

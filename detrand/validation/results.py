@@ -40,6 +40,7 @@ class Fault(enum.Enum):
     AXES = enum.auto()  # their order, or the arrangement of the elements
     RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
+    RANDOM_OP_ELSEWHERE = enum.auto()  # in another place of the port
     DRAWN_SHAPE = enum.auto()  # of random numbers
     MASK = enum.auto()  # of random numbers, as a dropout makes one
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
@@ -87,6 +88,7 @@ _SYMPTOMS = {
     Fault.AXES: "axes",
     Fault.RANDOM_OP_OF_TF1: "random-op",
     Fault.RANDOM_OP_OF_PORT: "random-op",
+    Fault.RANDOM_OP_ELSEWHERE: "random-op",
     Fault.DRAWN_SHAPE: "random-op",
     Fault.NORMALIZES_IN_TRAINING: "training-mode",
     Fault.NORMALIZES_IN_INFERENCE: "training-mode",

@@ -541,3 +541,23 @@ def test_what_moves_elements_is_named_and_not_the_activation_after_it(tf1, port,
 
     finding = only_finding_of(model, shim_port(moved, step=port), IMAGES)
     assert (finding.title, finding.remedy) == (title, remedy), str(finding)
+
+
+def dropped(inputs, training, *, after=False):
+    """Two layers, each with a dropout before or after its product."""
+
+    def drop(hidden):
+        return tf.nn.dropout(hidden, 0.25) if training else hidden
+
+    hidden = inputs
+    for units, name in ((7, "first"), (5, "last")):
+        hidden = drop(dense(hidden, units, name)) if after else dense(drop(hidden), units, name)
+        hidden = tf.tanh(hidden)
+    return hidden
+
+
+@pytest.mark.slow
+def test_a_dropout_in_another_place_is_one_finding():
+    finding = only_finding(dropped, ROWS, after=True)
+    title = "order of ops differs: the port has a dropout, or another random op, in another place"
+    assert (finding.title, finding.remedy) == (title, "draw where TF1 does"), str(finding)

@@ -343,7 +343,10 @@ def _draws(divergence: Divergence) -> Iterator[Cause]:
     of_tf1, of_port = divergence.drawing
     if of_tf1 is not None and of_port is not None:
         masks = _mask(of_tf1), _mask(of_port)
-        if divergence.confirmed and all(masks) and of_tf1.type != of_port.type:
+        if divergence.is_order:
+            words = "order of ops differs: the port has a dropout, or another random op, in another place"
+            yield Cause(words, fault=Fault.RANDOM_OP_ELSEWHERE, remedy="draw where TF1 does")
+        elif divergence.confirmed and all(masks) and of_tf1.type != of_port.type:
             remedy = f"use {masks[0]} in the port, or write TF1's mask as {masks[1]}"
             yield of_values("mask of random numbers u", *masks, fault=Fault.MASK, remedy=remedy)
         return

@@ -56,7 +56,8 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
         of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
         computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
-        found.append(Cause(f"the operands of {of_tf1} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
+        alike = of_tf1 if any(divergence.regions) else divergence.types[0]
+        found.append(Cause(f"the operands of {alike} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
     return tuple(dict.fromkeys(found))
 
 

@@ -157,16 +157,28 @@ def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
                 break
         else:
             found.append(each)
-    return found
+    return _without_order_beside_draws(found)
+
+
+def _without_order_beside_draws(divergences: Sequence[Divergence]) -> list[Divergence]:
+    """Return divergences without other ops in another place, where a dropout that is in another place decides that."""
+    kept = [each for each in divergences if not each.is_order or all(each.drawing)]
+    if len(kept) == len(divergences) or not any(each.is_order for each in kept):
+        return [*divergences]
+    last = divergences[-1]
+    return [*kept[:-1], replace(kept[-1], confirmed=last.confirmed, rest_agrees=last.rest_agrees)]
 
 
 def _in_another_place(first: Divergence, second: Divergence) -> Divergence | None:
-    """Return a divergence for two of which one program has an activation or normalization, and the other one the other.
+    """Return a divergence for two of which one program draws, or has an activation or normalization, in turn.
 
     One of them has nothing else. The other one may have what the programs compute by other ops, such as a dropout.
     """
     if not first.confirmed or first.attribute or second.attribute:
         return None
+    drawing = (first.drawing[0] or second.drawing[0], first.drawing[1] or second.drawing[1])
+    if all(drawing) and not all(first.drawing) and not all(second.drawing):
+        return replace(first, drawing=drawing, is_order=True)
     own = _own_kinds(first), _own_kinds(second)
     named = [[{*kinds} & _NAMED for kinds in each] for each in own]
     is_in_turn = any(named[0]) and named[0] == named[1][::-1] and not all(named[0])
