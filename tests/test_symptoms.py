@@ -130,6 +130,16 @@ def swapped_layers():
     return keras.Model(x, p(keras.ops.tanh(q(x))))
 
 
+def masked(x, training):
+    x = tf.matmul(x, v1.get_variable("p/kernel", [3, 5]))
+    return x * tf.cast(tf.random.uniform(tf.shape(x)) < 0.8, tf.float32) / 0.8 if training else x
+
+
+def masked_in_keras():
+    x = keras.Input([3])
+    return keras.Model(x, keras.layers.Dropout(0.2)(keras.layers.Dense(5, use_bias=False, name="p")(x)))
+
+
 def two_products(x, training):
     p, q = (v1.get_variable(name, [3, 2]) for name in "pq")
     return tf.matmul(x, p) + tf.matmul(x, q)
@@ -192,7 +202,10 @@ FINDINGS = {
     ],
     "activation": with_fault("constant-weights", activation="elu"),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
-    "dropout": with_fault("random-training", rate=0.8),
+    "dropout": lambda tmp_path: [
+        *with_fault("random-training", rate=0.8)(tmp_path),
+        *findings(masked, masked_in_keras, IMAGES[0, 0]),
+    ],
     "reduction": with_fault("constant-weights", pooling=SumPooling),
     "training-mode": lambda tmp_path: findings(port=NeverTrains),
     "random-op": with_fault("random-training", rate=0),
