@@ -308,7 +308,7 @@ def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
     if is_of_optimizer and each.name == INITIAL_RMS and each.tf1 == "1":
         remedy = (
             "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
-            "velocities begin with ones: Keras has no argument for them"
+            "add_optimizer_variables makes the velocities of ones: Keras has no argument for them"
         )
     elif is_of_optimizer and each.tf1 == "none":
         remedy = f"leave out {each.name} in the port's optimizer"

@@ -57,7 +57,7 @@ def of(owner, name, tf1, port):
             of("optimizer", "initial rms", "1", "0"),
             "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
             "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
-            "velocities begin with ones: Keras has no argument for them",
+            "add_optimizer_variables makes the velocities of ones: Keras has no argument for them",
         ),
         (
             of("optimizer", "initial rms", "0", "1"),
