@@ -758,6 +758,9 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
                 "Sum" in of and not kinds.keys().isdisjoint(_DIVISIONS)
                 for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
             )
+            if is_mean and {*only_tf1, *only_port} - PLUMBING <= {"Sum", "Mean", *_DIVISIONS}:  # of another count
+                yield of_values(words, *map(_reduction, divergence.regions), fault=Fault.REDUCTION)
+                return
             if not is_mean:
                 fault = Fault.REDUCTION if words == "reduction" else Fault.VALUE
                 yield of_values(words, *map(", ".join, pair), fault=fault)
@@ -767,6 +770,13 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         who = next(who for who, kinds in computed.items() if kinds)
         yield in_one_program(who, f"{verbs.pop()}")
     yield from _constants(divergence, only_tf1, only_port)
+
+
+def _reduction(region: Sequence[TracedOp]) -> str:
+    """Return the sum or mean that a region computes, with what it is divided by."""
+    kinds = (kind(op) for op in region if kind(op) in ("Sum", "Mean"))
+    divisors = (f", divided by {_number(op)}" for op in region if kind(op) in _DIVISIONS)
+    return next(kinds, "nothing") + next(divisors, "")
 
 
 def _training_mode(divergence: Divergence) -> list[Cause]:

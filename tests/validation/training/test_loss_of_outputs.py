@@ -654,3 +654,15 @@ def test_a_conversion_that_explains_losses_of_small_outputs_roughly_is_no_cause(
     report = validated(cross_entropy_of_logits, port, of_zeros, HOT, checks=["training-steps"], scale=1e-3)
     assert Fault.READING not in [each.fault for each in report.findings], str(report)
     assert not report.ok
+
+
+def test_a_mean_in_place_of_a_sum_that_is_divided_by_another_count_is_a_reduction():
+    def of_count(labels, outputs):
+        return tf.reduce_sum(cross_entropy(labels, outputs)) / 4.0 + tf.reduce_mean(tf.square(outputs))
+
+    def of_all(labels, outputs):
+        return tf.reduce_mean(cross_entropy(labels, outputs)) + tf.reduce_mean(tf.square(outputs))
+
+    (finding,) = validated(of_all, of_tf1=of_count, checks=["training-steps"]).findings
+    assert finding.title == "loss: reduction differs: Sum, divided by 4.0 (TF1), Mean (port)", str(finding)
+    assert finding.confirmed
