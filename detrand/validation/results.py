@@ -162,7 +162,11 @@ class Report:
         if outputs_agree:
             found = tuple(map(_confirmed_by_outputs, found))
         if any(each.fault is Fault.SWAPPED for each in found):
-            found = tuple(each for each in found if each.kind != "computation" or _IN_INFERENCE.isdisjoint(each.checks))
+            computed = [
+                each for each in found if each.kind == "computation" and not _IN_INFERENCE.isdisjoint(each.checks)
+            ]
+            if not _is_one_known_fault(computed):  # which may be what exchanges two variables, as a transposition does
+                found = tuple(each for each in found if each not in computed)
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
@@ -281,6 +285,12 @@ def explain_outputs(findings: Iterable[Finding]) -> bool:
     """Return whether outputs that differ agree once the faults of these findings are corrected."""
     computations = [finding for finding in findings if finding.kind == "computation"]
     return bool(computations) and computations[-1].rest_agrees
+
+
+def _is_one_known_fault(findings: Sequence[Finding]) -> bool:
+    """Return whether there is one finding, with a known cause that explains all that differs."""
+    unknown = (Fault.UNEXPLAINED, Fault.POSSIBLE)
+    return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in unknown
 
 
 def _is_consequence(finding: Finding) -> bool:

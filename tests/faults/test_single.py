@@ -34,3 +34,11 @@ def test_a_hundred_faults_of_all_kinds() -> None:
 def test_a_port_fails_only_with_its_fault(name) -> None:
     assert not detrand.validate(CASES[name].migration(fault=True)).ok
     assert detrand.validate(CASES[name].migration(fault=False)).ok
+
+
+def test_a_fault_that_looks_like_swapped_variables_is_told_too() -> None:
+    case = CASES["scores_transposed"]
+    findings = detrand.validate(case.migration(fault=True)).findings
+    assert {each.kind for each in findings} == {"variables", "computation"}
+    (computation,) = (each for each in findings if each.kind == "computation")
+    assert any(place in computation.port.line for fault in case.truth for place in case.lines(fault))
