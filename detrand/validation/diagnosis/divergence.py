@@ -45,7 +45,8 @@ class Divergence:
       regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
         have no counterpart, if no substitute makes the rest agree.
       variables: the TF1 names of the variables that TF1's region, and the port's, takes.
-      drawing: the first op of TF1's region, and of the port's, that takes random numbers; None if none does.
+      drawing: the first op of TF1's region, and of the port's, that takes random numbers, or else an op outside that
+        takes those of the other region; None if none does.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.

@@ -233,9 +233,9 @@ class Program:
         """Return the ops outside a region that pad for a convolution or a pooling in it."""
         found: list[TracedOp] = []
         for op in region:
-            before = self.trace.ops.get(op.sources[0]) if op.type in WINDOWED else None
+            before = self.trace.ops.get(next(iter(op.sources), "")) if op.type in WINDOWED else None
             while before is not None and before.type in ("ExpandDims", "Squeeze"):
-                before = self.trace.ops.get(before.sources[0])
+                before = self.trace.ops.get(next(iter(before.sources), ""))
             if before is not None and kind(before) == "Pad" and before not in (*region, *found):
                 found.append(before)
         return found

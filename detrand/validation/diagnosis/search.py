@@ -353,6 +353,7 @@ class _Search:
         return is_number and given is not None and bool(self._tf1.inputs_of([given]))
 
     def _is_data_for_number(self, trial: Trial) -> bool:
+        """Return whether a single number of the port gets an array that TF1 computes from data."""
         constant = self._port.constant(trial.ends[1] or "") if self._is_data_for_constant(trial) else None
         value = self._tf1.values.get(trial.ends[0] or "")
         return constant is not None and value is not None and constant.size == 1 < value.size
