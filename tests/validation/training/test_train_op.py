@@ -352,7 +352,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd(clipnorm=0.5)},
             {"port_optimizer": sgd(global_clipnorm=0.5)},
             "clipping of gradients differs: norm of each 0.5 (TF1), global norm 0.5 (port)",
-            "pass clipnorm=0.5 to the port's optimizer",
+            "pass clipnorm=0.5 to the port's optimizer in place of global_clipnorm",
         ),
         (
             as_slim,
