@@ -1,20 +1,21 @@
-"""Validates ports that compute one op in place of another one, for all ordered pairs of ops of two kinds.
+"""Validates ports that compute one step in place of another one, for all ordered pairs of steps.
 
     python -m tests.faults.pairs [--sample N] [--seed N]
 
-One kind are activations, the other are ops that keep the shape of images. Prints the findings of each pair that has not
-exactly one, or one that does not know the cause, and how many have.
+The steps are activations of rows, and ops that keep the shape of images. Prints the findings of each pair that does not
+have exactly one finding with a known cause, and how many pairs have one.
 """
 
 import argparse
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 import detrand
+from detrand.validation.results import Fault
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -108,20 +109,21 @@ def images(inputs: tf.Tensor, training: bool, *, step: Step) -> tf.Tensor:
     return tf.nn.elu(tf.nn.conv2d(tf.tanh(hidden), v1.get_variable("last", (3, 3, 4, 5)), 1, "SAME")[:, 1:])
 
 
-def findings_of(model: Callable[..., tf.Tensor], inputs: np.ndarray, tf1: Step, port: Step) -> list[str]:
-    """Return the titles of the findings of a port that computes one step where TF1 computes another one."""
+def findings_of(
+    model: Callable[..., tf.Tensor], inputs: np.ndarray, tf1: Step, port: Step
+) -> tuple[detrand.Finding, ...]:
+    """Return the findings of a port that computes one step where TF1 computes another one."""
 
     def program(inputs: tf.Tensor, training: bool) -> tf.Tensor:
         return model(inputs, training, step=tf1)
 
     migration = detrand.Migration(tf1=program, port=shim_port(model, step=port), inputs=inputs)
-    report = detrand.validate(migration, checks=["constant-weights", "random-inference"])
-    return [finding.title for finding in report.findings]
+    return detrand.validate(migration, checks=["constant-weights", "random-inference"]).findings
 
 
-def is_one_cause(titles: list[str]) -> bool:
-    """Return whether there is one finding, and it says a cause."""
-    return len(titles) == 1 and not any(words in titles[0] for words in ("not known", "another result"))
+def is_one_cause(findings: Sequence[detrand.Finding]) -> bool:
+    """Return whether there is exactly one finding, and its cause is known."""
+    return len(findings) == 1 and findings[0].fault not in (Fault.UNEXPLAINED, Fault.POSSIBLE)
 
 
 def main() -> None:
@@ -136,10 +138,10 @@ def main() -> None:
             pairs = random.Random(arguments.seed).sample(pairs, min(arguments.sample, len(pairs)))
         good = 0
         for tf1, port in pairs:
-            titles = findings_of(model, inputs, steps[tf1], steps[port])
-            good += is_one_cause(titles)
-            if not is_one_cause(titles):
-                print(f"{tf1} -> {port}: {'; '.join(titles) or 'no finding'}", flush=True)
+            findings = findings_of(model, inputs, steps[tf1], steps[port])
+            good += is_one_cause(findings)
+            if not is_one_cause(findings):
+                print(f"{tf1} -> {port}: {'; '.join(each.title for each in findings) or 'no finding'}", flush=True)
         print(f"{good} of {len(pairs)} pairs of {kind} have one finding with a cause", flush=True)
 
 
