@@ -532,10 +532,16 @@ def transposed(hidden):
             "axis of Softmax differs: Transpose [0 3 2 1] (TF1), not transposed (port)",
             "compute Softmax along TF1's axis",
         ),
+        (
+            lambda hidden: tf.pad(hidden, [[0, 0], [1, 1], [0, 0], [0, 0]], "REFLECT"),
+            lambda hidden: tf.pad(hidden, [[0, 0], [1, 1], [0, 0], [0, 0]]),
+            "mode of the padding differs: REFLECT (TF1), CONSTANT (port)",
+            "use REFLECT in the port",
+        ),
     ],
-    ids=["transposed in the port", "transposed in TF1", "flipped", "softmax"],
+    ids=["transposed in the port", "transposed in TF1", "flipped", "softmax", "padded"],
 )
-def test_what_moves_elements_is_named_and_not_the_activation_after_it(tf1, port, title, remedy):
+def test_what_moves_or_adds_elements_is_named_and_not_the_activation_after_it(tf1, port, title, remedy):
     def model(inputs, training):
         return moved(inputs, training, step=tf1)
 
@@ -560,4 +566,4 @@ def dropped(inputs, training, *, after=False):
 def test_a_dropout_in_another_place_is_one_finding():
     finding = only_finding(dropped, ROWS, after=True)
     title = "order of ops differs: the port has a dropout, or another random op, in another place"
-    assert (finding.title, finding.remedy) == (title, "draw where TF1 does"), str(finding)
+    assert (finding.title, finding.remedy) == (title, "move it to where TF1 has it"), str(finding)

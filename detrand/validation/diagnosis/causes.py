@@ -194,6 +194,7 @@ def causes(
         found += _epsilon(divergence)
         found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
+        found += _mode_of_padding(divergence)
         found += _training_mode(divergence) or _uses(divergence)
         found += _limits(divergence) if set(divergence.types) <= _LIMITS else ()
         found += [] if windows else _ops(divergence)
@@ -345,7 +346,7 @@ def _draws(divergence: Divergence) -> Iterator[Cause]:
         masks = _mask(of_tf1), _mask(of_port)
         if divergence.is_order:
             words = "order of ops differs: the port has a dropout, or another random op, in another place"
-            yield Cause(words, fault=Fault.RANDOM_OP_ELSEWHERE, remedy="draw where TF1 does")
+            yield Cause(words, fault=Fault.RANDOM_OP_ELSEWHERE, remedy="move it to where TF1 has it")
         elif divergence.confirmed and all(masks) and of_tf1.type != of_port.type:
             remedy = f"use {masks[0]} in the port, or write TF1's mask as {masks[1]}"
             yield of_values("mask of random numbers u", *masks, fault=Fault.MASK, remedy=remedy)
@@ -490,6 +491,14 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
     elif words and divergence.attribute:
         texts = zip((divergence.tf1, divergence.port), divergence.attributes[divergence.attribute], strict=True)
         yield of_values(words, *(_in_one_number(op, text) for op, text in texts))
+
+
+def _mode_of_padding(divergence: Divergence) -> Iterator[Cause]:
+    """Yield that only one program pads with elements of the array, and the other one with a constant."""
+    ops = [op for op in (divergence.tf1, divergence.port) if op is not None and kind(op) == "Pad"]
+    modes = [op.attributes.get("attribute mode", "CONSTANT") for op in ops]
+    if divergence.confirmed and len(set(modes)) == 2 and "CONSTANT" in modes:
+        yield of_values("mode of the padding", *modes)
 
 
 def _is_uniform(array: np.ndarray) -> bool:
