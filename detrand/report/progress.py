@@ -16,7 +16,7 @@ class CommandConsole(Console):
     """A console that prints no more once its pipe is closed, as `head` does: files are written nevertheless."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, emoji=False)  # else a line 100 of a file is one
+        super().__init__(stderr=stderr, emoji=False)  # rich shows ":100:" as an emoji
         if not self.is_terminal:
             self.width = 120  # rich assumes that a pipe is 80 columns wide, and would break most lines
 

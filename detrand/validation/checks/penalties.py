@@ -112,10 +112,10 @@ def _in_keras(penalty: str) -> str:
 
 
 def only_split_differently(runner: Runner) -> bool:
-    """Return whether the programs add the same penalties, of which each has other ones in its loss.
+    """Return whether both programs add the same penalties, but split them differently into loss and regularization.
 
-    Then the total losses of TF1's outputs agree; or, if these differ otherwise, all penalties that the port adds as
-    regularization losses are in TF1's loss, by the audit.
+    This is so if the total losses of TF1's outputs agree. If the losses have another fault, the audit shows it: TF1's
+    loss has all penalties that the port adds as regularization losses.
     """
     return _total_losses_agree(runner) or _adds_what_is_in_loss(runner)
 

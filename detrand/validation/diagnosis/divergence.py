@@ -20,7 +20,7 @@ from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4
-_NORMALIZED = "normalization"  # in place of its parts
+_NORMALIZED = "normalization"  # stands for the parts of one
 _NAMED = {*ACTIVATIONS, _NORMALIZED}  # kinds of ops, or what they compute together, that people name
 
 
@@ -45,8 +45,8 @@ class Divergence:
       regions: TF1's ops and the port's from there to where the rest agrees, once the port has TF1's value; all that
         have no counterpart, if no substitute makes the rest agree.
       variables: the TF1 names of the variables that TF1's region, and the port's, takes.
-      drawing: the first op of TF1's region, and of the port's, that takes random numbers, or else an op outside that
-        takes those of the other region; None if none does.
+      drawing: the first op of TF1's region, and of the port's, that takes random numbers; if only one region has such
+        an op, the op of the other program that takes the same numbers; None if there is none.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
@@ -138,10 +138,10 @@ def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:
 
 
 def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
-    """Return divergences, with one for two that are one fault.
+    """Return divergences, those of one fault joined.
 
-    Each program computes in the first what the other one does in the second, or each of two ops takes what the other
-    one takes in TF1, or an op that only one program has makes two tensors differ.
+    Two divergences are one fault if the port computes something in a different place or order than TF1, if two tensors
+    are swapped, or if the same ops of one program make both.
     """
     found: list[Divergence] = []
     for each in divergences:
@@ -162,7 +162,7 @@ def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
 
 
 def _without_order_beside_draws(divergences: Sequence[Divergence]) -> list[Divergence]:
-    """Return divergences without other ops in another place, where a dropout that is in another place decides that."""
+    """Return divergences; if a dropout is in a different place, without the ops that are so because of it."""
     kept = [each for each in divergences if not each.is_order or all(each.drawing)]
     if len(kept) == len(divergences) or not any(each.is_order for each in kept):
         return [*divergences]
@@ -171,9 +171,10 @@ def _without_order_beside_draws(divergences: Sequence[Divergence]) -> list[Diver
 
 
 def _in_another_place(first: Divergence, second: Divergence) -> Divergence | None:
-    """Return a divergence for two of which one program draws, or has an activation or normalization, in turn.
+    """Return two divergences as one, if TF1 and the port have a draw, an activation or a normalization in one each.
 
-    One of them has nothing else. The other one may have what the programs compute by other ops, such as a dropout.
+    Besides an activation or a normalization, one of the two regions may have ops by which the programs compute the same
+    differently, such as those of a dropout; the other one may not.
     """
     if not first.confirmed or first.attribute or second.attribute:
         return None
@@ -210,9 +211,9 @@ def _own_kinds(divergence: Divergence) -> list[Counter[str]]:
 
 
 def _in_another_order(first: Divergence, second: Divergence) -> Divergence | None:
-    """Return a divergence for two of which each program computes in the first what the other does in the second.
+    """Return two divergences as one, if each program computes in one of them what the other program does in the other.
 
-    If each computes in one of them most of what the other one does, the rest is the difference.
+    They are one as well if this holds for most of the ops; the remaining ops are the difference then.
     """
     if not first.confirmed or first.attribute or second.attribute:
         return None
@@ -230,7 +231,7 @@ def _in_another_order(first: Divergence, second: Divergence) -> Divergence | Non
 
 
 def _is_again(first: Divergence, second: Divergence) -> bool:
-    """Return whether only ops that one program has make a divergence, and they make another one, too."""
+    """Return whether the ops that only one program has in a divergence are among those of an earlier one."""
     if not first.confirmed or not second.confirmed or first.attribute or second.attribute:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
@@ -238,7 +239,7 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
 
 
 def _own_ops(divergence: Divergence) -> tuple[set[str], ...]:
-    """Return the names of the ops of a divergence that only TF1 has, or that only the port has."""
+    """Return the names of the ops of a divergence that only TF1 has, and those that only the port has."""
     if divergence.is_order:
         return tuple({op.name for op in region} for region in divergence.regions)
     pairs = zip(divergence.regions, only_in(*divergence.regions), strict=True)

@@ -289,7 +289,7 @@ class Program:
         return next(itertools.chain(in_bodies, takes), None)
 
     def takes_numbers(self, tensors: Collection[str]) -> TracedOp | None:
-        """Return the first op without a counterpart that takes one of some random numbers; None if none does."""
+        """Return the first op without a counterpart that takes random numbers, given as tensors; None if none does."""
         drawn = {tensor for tensor in tensors if op_of(tensor) in self._drawn}
         return next((op for op in self._without_counterpart if not drawn.isdisjoint(op.inputs)), None)
 
@@ -487,7 +487,7 @@ class TraceComparison:
         )
 
     def _drawing(self, regions: _Regions) -> tuple[TracedOp | None, TracedOp | None]:
-        """Return the first ops of two regions that take random numbers, or another op that takes the same numbers."""
+        """Return the first ops of two regions that take random numbers; see `Divergence.drawing`."""
         tf1, port = self.tf1.drawing(regions[0]), self.port.drawing(regions[1])
         if tf1 is not None and port is None:
             port = self.port.takes_numbers([name for each in tf1.inputs for name in self.tf1.matched.get(each, ())])

@@ -223,7 +223,7 @@ def trace_tf1(program: TF1Program) -> Trace:
 
 
 def dilations_in(ops: Mapping[str, TracedOp]) -> Iterator[tuple[TracedOp, TracedOp, TracedOp]]:
-    """Yield the convolutions and poolings that TensorFlow dilates by an op before and an op after, with these two."""
+    """Yield each convolution or pooling that TensorFlow dilates, between the ops before and after it that do so."""
     for end in ops.values():
         window = _before(ops, end) if end.type == "BatchToSpaceND" else None
         start = _before(ops, window) if window is not None and window.type in CONVOLUTIONS | POOLINGS else None
@@ -236,7 +236,7 @@ def dilations_in(ops: Mapping[str, TracedOp]) -> Iterator[tuple[TracedOp, Traced
 def with_dilations(ops: Mapping[str, TracedOp]) -> dict[str, TracedOp]:
     """Return ops in which a dilated convolution or pooling is one op, with the name and the output of the op after it.
 
-    Where the ops around it pad, ``tf.nn`` pads for ``padding="SAME"``.
+    If the ops around it pad, its padding is ``"SAME"``: ``tf.nn`` pads there for nothing else.
     """
     found = dict(ops)
     for start, window, end in dilations_in(ops):

@@ -72,7 +72,7 @@ class LayerSites:
             self._made[id(made)] = made, _site_of_construction(made)
 
     def note_weight(self, weight: Any, frame: Any) -> None:
-        """Note the frame that makes a weight, if it is of user code; the weights of other layers have the layer's."""
+        """Note the line that makes a weight, if it is in user code. Other weights have the line of their layer."""
         caller = site(frame.f_code.co_filename, frame.f_lineno)
         if not is_framework(caller.filename):
             self._made[id(weight)] = weight, caller

@@ -98,7 +98,7 @@ def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Traini
 
 
 def _without_counters(tf1: Mapping[str, Any], port: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step of TF1 without numbers that only its training needs, such as a global step that its loss reads."""
+    """Return a step of TF1 without counters that only TF1 has, such as a global step that its loss reads."""
     averages = tf1.get("moving_averages", {})
     specs = {name: VariableSpec(array.shape, array.dtype.name, False) for name, array in averages.items()}
     own = {name for name in optimizer_slots(specs) if not averages[name].ndim and AVERAGE not in name}
