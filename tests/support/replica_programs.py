@@ -1,6 +1,7 @@
 """Programs on several replicas, for `tests.adapters.test_replicas`. The process that imports it gets two devices."""
 
 import faulthandler
+import functools
 import json
 import os
 
@@ -109,6 +110,12 @@ def _strategy():
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(REPLICAS)])
 
 
+@functools.cache
+def _worker_strategy():
+    """Return the one strategy of a worker: another one restarts its server, for which the other worker may wait."""
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
 def _per_replica(strategy, values):
     """Return a list of what each replica computed."""
     local = [strategy.experimental_local_results(value) for value in tf.nest.flatten(values)]
@@ -136,7 +143,7 @@ def in_worker(own):
       own: what the worker has for itself: a "seed", the "op seeds" of its tower in `unmerged_towers`, or "nothing".
     """
     faulthandler.dump_traceback_later(120, exit=True)  # so that nobody waits forever for a worker that has failed
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    strategy = _worker_strategy()
     task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     ways = []
     for in_function in (False, True):
