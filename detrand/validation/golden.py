@@ -28,13 +28,13 @@ from detrand.validation.programs.activations import Activation
 from detrand.validation.programs.distinct_weights import Scale
 from detrand.validation.programs.outcome import Origin, Outcome, RunConfig
 from detrand.validation.programs.replicas import Replicas
-from detrand.validation.reference import CHECKPOINT, MODES, Reference, run_configs_of
+from detrand.validation.reference import CHECKPOINT, DISTINCT_TRAINING, MODES, TRAINING, Reference, run_configs_of
 from detrand.validation.training.probe import ProbeOfTF1
 from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
-_VERSION = 15
+_VERSION = 16
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(Activation, NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),
@@ -94,9 +94,8 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
         with contextlib.suppress(Exception):  # a loss that cannot be traced can be trained
-            yield ("trace of loss",), tf1.trace_of_loss().sampled()
-            if (other := tf1.loss_of_other_outputs()) is not None:
-                yield ("loss of other outputs",), other[1]
+            yield ("trace of loss", TRAINING), tf1.trace_of_loss().sampled()
+            yield ("trace of loss", DISTINCT_TRAINING), tf1.of_other_outputs().trace_of_loss().sampled()
         yield ("probe",), _probe(tf1)
         for mode in MODES:
             yield ("training", mode), tf1.training(mode)

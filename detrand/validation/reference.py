@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from detrand._patching.optimizers import is_average
-from detrand.comparison.structures import flatten, map_structure
 from detrand.packages import tf
 from detrand.validation.audit.hyperparameters import (
     DECAY,
@@ -86,6 +85,7 @@ class Reference:
         self._answers = dict(answers or {})
         self._graphs: dict[tuple[bool, str], TF1Graph] = {}  # by training and mode
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers
+        self._outputs_of_loss = TRAINING, DISTINCT_TRAINING  # the run configs of the outputs, and of the other ones
         if not answers and migration.strategy is not None and (synchronized := _synchronized(migration)):
             self._leave_towers(synchronized)
 
@@ -206,42 +206,43 @@ class Reference:
         with self._program(config) as program:
             return trace_tf1(program)  # too large to be kept
 
+    def of_other_outputs(self) -> Reference:
+        """Return this reference, whose losses are those of its other outputs, and whose other losses are its own."""
+        reference = copy.copy(self)
+        reference._outputs_of_loss = self._outputs_of_loss[::-1]
+        return reference
+
     def loss_of_outputs(self) -> LossOfOutputs:
         """Return the total loss of TF1's outputs in the first training step."""
-        _, labels = self.batches[0]
-        return loss_of_outputs(self._migration, labels, self.training(TRAINING.mode).steps[0]["outputs"])
+        return self._loss_of(self._outputs_of_loss[0])
 
     def loss_of_other_outputs(self) -> tuple[LossOfOutputs, float] | None:
-        """Return the total loss of other outputs, and what it is in TF1; None where no others are known.
+        """Return the total loss of TF1's outputs with distinct weights, and what it is in TF1.
 
-        They are the first rows of the outputs, twice each: any function of the rows may take them.
+        It is None if it overflows, or if a golden file was recorded of a loss that cannot be traced.
         """
-        question = ("loss of other outputs",)
-        if question not in self._answers and not self.runs_tf1:  # a golden file of an earlier version
+        other = self._outputs_of_loss[1]
+        if not self.runs_tf1 and ("trace of loss", other) not in self._answers:
             return None
-        outputs = self.training(TRAINING.mode).steps[0]["outputs"]
-        others = map_structure(_first_rows_twice, outputs)
-        pairs = zip(flatten(outputs), flatten(others), strict=True)
-        if all(np.array_equal(leaf, other) for leaf, other in pairs):
-            return None
-        program = loss_of_outputs(self._migration, self.batches[0][1], others)
-
-        def run() -> float:
-            with tf1_program(program.migration, TRAINING) as built:
-                trace = trace_tf1(built)
-            (loss,) = trace.outputs.values()
-            return float(trace.values[loss].elements[0])
-
-        return program, self._answer(question, run)
+        trace = self._trace_of_loss(other)
+        (name,) = trace.outputs.values()
+        value = float(trace.values[name].elements[0])
+        return (self._loss_of(other), value) if np.isfinite(value) else None
 
     def trace_of_loss(self) -> Trace:
-        """Return the ops of the total loss of these outputs, and what they compute."""
+        """Return the ops of `loss_of_outputs`, and what they compute."""
+        return self._trace_of_loss(self._outputs_of_loss[0])
 
+    def _loss_of(self, config: RunConfig) -> LossOfOutputs:
+        outputs = self.training(config.mode).steps[0]["outputs"] if config == TRAINING else self.outcome(config).outputs
+        return loss_of_outputs(self._migration, self.batches[0][1], outputs)
+
+    def _trace_of_loss(self, config: RunConfig) -> Trace:
         def trace() -> Trace:
-            with tf1_program(self.loss_of_outputs().migration, TRAINING) as program:
+            with tf1_program(self._loss_of(config).migration, TRAINING) as program:
                 return trace_tf1(program)
 
-        return self._answer(("trace of loss",), trace)
+        return self._answer(("trace of loss", config), trace)
 
     def trace_of_gradients(self) -> tuple[Migration, Trace]:
         """Return the migration whose outputs are the gradients of the first training step, and its ops in TF1."""
@@ -315,8 +316,3 @@ class Reference:
         return self._answer(
             ("training_noise", mode), lambda: measure_training_noise(self._migration, self.batches, mode, training)
         )
-
-
-def _first_rows_twice(leaf: Any) -> Any:
-    """Return an output with its first rows twice each, the last ones first."""
-    return leaf[np.arange(len(leaf))[::-1] // 2] if isinstance(leaf, np.ndarray) and leaf.ndim else leaf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -328,6 +329,12 @@ class Runner:
         )
         self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
         return found
+
+    def of_other_outputs(self) -> Runner:
+        """Return the runner of the same programs, whose losses are those of TF1's outputs with distinct weights."""
+        runner = copy.copy(self)
+        runner.tf1 = self.tf1.of_other_outputs()
+        return runner
 
     def divergences_of_loss(self) -> tuple[tuple[Divergence, ...], tuple[LossInput, ...]]:
         """Return where the total losses of TF1's outputs in the first training step diverge, and their inputs."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from detrand.validation.checks.loss_faults import LossFaults, with_lines_of_losses
+import numpy as np
+
+from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
 from detrand.validation.checks.numbers import numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import Cause
 from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Fault, Finding
+from detrand.validation.results import Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
-from detrand.validation.training.steps import train_step_of
+from detrand.validation.training.compare import compare_trainings
+from detrand.validation.training.steps import Training, train_step_of
 
 
 def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
@@ -34,6 +37,48 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     is_named = len(found) == 1 and found[0].confirmed
     known = None if is_named else faults.as_a_whole()
     return found if known is None else [known]
+
+
+def loss_of_other_outputs(runner: Runner) -> Found | None:
+    """Compare the losses of TF1's outputs with distinct weights; None if they overflow or cannot be computed.
+
+    The outputs of the initial weights are often near 0, or near each other, and leave a term of the loss at 0. The
+    losses are computed in float64, so that they do not differ by rounding.
+    """
+    other = runner.tf1.loss_of_other_outputs()
+    if other is None:
+        return None
+    of_outputs, desired = other
+    actual = PortLoss(runner, of_outputs).value
+    if actual is None:
+        return None
+    comparison, _ = compare_trainings(runner.migration, *(_only_of_loss(each) for each in (actual, desired)))
+    if comparison:
+        return Found(True, "the losses of outputs with distinct weights agree")
+    train = train_step_of(runner.migration)
+    of_tf1, of_port = (train.line_of_loss(each) for each in ("tf1", "port"))
+    unknown = Finding(
+        "training",
+        "the losses of the same outputs differ",
+        Place("the loss", of_tf1, f"{desired:.7g}"),
+        Place("the loss", of_port, f"{actual:.7g}"),
+        fault=Fault.UNEXPLAINED,
+    )
+    findings = findings_of_loss(runner.of_other_outputs(), ()) or [unknown]
+    summary = f"the losses of outputs with distinct weights differ: {desired:.7g} (TF1), {actual:.7g} (port)"
+    found = [
+        replace(each, symptom="loss", confirmed=f"{each.confirmed}; {_SEEN}" if each.confirmed else "")
+        for each in findings
+    ]
+    return Found(False, summary, str(comparison), findings=tuple(found))
+
+
+_SEEN = "seen in the losses of outputs with distinct weights"
+
+
+def _only_of_loss(value: float) -> Training:
+    """Return a training of one step that has computed nothing but a loss."""
+    return Training(({"loss": np.float32(value), "gradients": {}},), not_exposed=())
 
 
 def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:

@@ -42,12 +42,13 @@ _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
 _ROUNDED = 1e-3  # relative: how near a solution must be to a number of two digits
 
 
-class _PortLoss:
-    """The port's loss of TF1's outputs in a training step.
+class PortLoss:
+    """The port's loss of TF1's outputs.
 
     Attributes:
       port: the port whose output it is.
       trace: what it computes.
+      value: the loss; None if the trace does not have it.
       arrays: the inputs.
       labels: the positions of the inputs that are labels.
     """
@@ -58,6 +59,8 @@ class _PortLoss:
         self.port = traced_port(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
+        value = self.trace.values.get(self._name)
+        self.value = None if value is None else float(value.elements[0])
         self.labels = frozenset(number for number, each in enumerate(self._inputs) if each.kind == "labels")
 
     def of(self, substitution: Substitution) -> float:
@@ -108,7 +111,7 @@ class LossFaults:
 
     def __init__(self, runner: Runner):
         self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()
-        self._loss = _PortLoss(runner, runner.tf1.loss_of_outputs())
+        self._loss = PortLoss(runner, runner.tf1.loss_of_outputs())
         self._diverged = TraceComparison(self._tf1, self._loss.trace, RTOLS[0]).tf1.diverged
         (self._output,) = self._tf1.outputs.values()
         self._target = float(self._tf1.values[self._output].elements[0])
@@ -252,12 +255,12 @@ class LossFaults:
         return is_known
 
     @functools.cached_property
-    def _other(self) -> tuple[_PortLoss, float] | None:
+    def _other(self) -> tuple[PortLoss, float] | None:
         """The port's loss of other outputs, and TF1's; None where no others are known."""
         if (other := self._runner.tf1.loss_of_other_outputs()) is None:
             return None
         of_outputs, target = other
-        return _PortLoss(self._runner, of_outputs), target
+        return PortLoss(self._runner, of_outputs), target
 
     # Labels that only one program multiplies, or adds a number to.
 
@@ -360,7 +363,7 @@ class LossFaults:
                 yield what, _ctc_loss(**{"blank": last, **given, **flags, **changed})
 
 
-def _smoothed(loss: _PortLoss, op: TracedOp, share: float, number: float) -> Substitution:
+def _smoothed(loss: PortLoss, op: TracedOp, share: float, number: float) -> Substitution:
     """Return labels that move to a share of all classes by a number, or that come from there if it is negative."""
     part, value, uniform = number if number >= 0 else number / (1 + number), loss.array(op.name), np.asarray(share)
     if op.type == _SPARSE and (logits := loss.array(op.inputs[0])) is not None:

@@ -14,7 +14,7 @@ from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
-from detrand.validation.checks.loss import findings_of_loss
+from detrand.validation.checks.loss import findings_of_loss, loss_of_other_outputs
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
@@ -57,8 +57,10 @@ NOT_COMPARED = {
 
 
 def training_steps(runner: Runner) -> Found:
-    """Compare training steps, and probe the optimizers and another batch size if they agree."""
+    """Compare training steps; if they agree, also the optimizers, the losses of other outputs, and other batches."""
     found = _training_steps(runner)
+    if found.ok and found.compared and runner.migration.strategy is None:
+        found = _with_other_outputs(runner, found)
     weak = [each for each in runner.weaknesses if found.ok and found.compared and each.is_of_batch]
     if not weak:
         return found
@@ -69,6 +71,19 @@ def training_steps(runner: Runner) -> Found:
     if of_probe.ok:
         return replace(found, summary=f"{found.summary}; with a larger batch: {of_probe.summary}")
     return with_reason(of_probe, f"with a larger batch ({weak[0].words})", found)
+
+
+def _with_other_outputs(runner: Runner, found: Found) -> Found:
+    """Return what training steps show with what the losses of other outputs do."""
+    try:
+        of_others = loss_of_other_outputs(runner)
+    except Exception as error:
+        return replace(found, summary=f"{found.summary}; losses of other outputs not compared: {describe_error(error)}")
+    if of_others is None:
+        return found
+    if of_others.ok:
+        return replace(found, summary=f"{found.summary}; {of_others.summary}")
+    return replace(of_others, summary=f"{of_others.summary}; {found.summary}")
 
 
 def _training_steps(runner: Runner) -> Found:

@@ -666,3 +666,84 @@ def test_a_mean_in_place_of_a_sum_that_is_divided_by_another_count_is_a_reductio
     (finding,) = validated(of_all, of_tf1=of_count, checks=["training-steps"]).findings
     assert finding.title == "loss: reduction differs: Sum, divided by 4.0 (TF1), Mean (port)", str(finding)
     assert finding.confirmed
+
+
+class TestOutputsWithDistinctWeights:
+    """The outputs of the initial weights are 0, and no term that begins above 0 shows in their loss."""
+
+    @staticmethod
+    def checked(of_tf1, of_port):
+        train = detrand.TrainStep(
+            labels=NUMBERS,
+            tf1_loss=of_tf1,
+            port_loss=of_port,
+            tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3),
+            port_optimizer=lambda: keras.optimizers.SGD(1e-3),
+            steps=1,
+        )
+        migration = detrand.Migration(
+            tf1=lambda x, training: tf.matmul(
+                x, tf.get_variable("dense/kernel", [3, 4], initializer=tf.zeros_initializer())
+            ),
+            port=lambda: keras.layers.Dense(4, use_bias=False, kernel_initializer="zeros", name="dense"),
+            inputs=numbers(6, 3),
+            train=train,
+        )
+        return detrand.validate(migration, checks=["training-steps"]).checks[0]
+
+    @staticmethod
+    def beyond(margin, factor=1.0):
+        def loss(labels, outputs):
+            hinge = tf.nn.relu(tf.abs(outputs) - margin)
+            return tf.reduce_mean(tf.abs(labels - outputs)) + factor * tf.reduce_sum(hinge)
+
+        return loss
+
+    @pytest.mark.parametrize(
+        ("of_port", "title"),
+        [
+            (beyond(0.2), "loss: number subtracted differs: 0.1 (TF1), 0.2 (port)"),
+            (beyond(0.1, 2.0), "loss: factor differs: 1.0 (TF1), 2.0 (port)"),
+            (lambda labels, outputs: tf.reduce_mean(tf.abs(labels - outputs)), "loss: only TF1 adds this term"),
+        ],
+        ids=["margin", "factor", "no term"],
+    )
+    def test_shows_a_term_that_initial_outputs_leave_at_0(self, of_port, title):
+        check = self.checked(self.beyond(0.1), of_port)
+        assert not check.ok
+        (finding,) = check.findings
+        assert finding.title.startswith(title)
+        assert finding.confirmed.endswith("seen in the losses of outputs with distinct weights")
+        assert check.summary.startswith("the losses of outputs with distinct weights differ: ")
+
+    def test_a_term_that_is_written_differently_agrees(self):
+        def by_maximum(labels, outputs):
+            hinge = tf.maximum(outputs - 0.1, 0.0) + tf.maximum(-outputs - 0.1, 0.0)
+            return tf.reduce_mean(tf.abs(outputs - labels)) + tf.reduce_sum(hinge)
+
+        check = self.checked(self.beyond(0.1), by_maximum)
+        assert check.ok
+        assert check.summary.endswith("; the losses of outputs with distinct weights agree")
+
+    def test_a_loss_that_only_rounds_differently_agrees(self):
+        """The difference of two great numbers is far from the exact one in float32, in TF1 itself too."""
+
+        def of_squares(labels, outputs):
+            far = outputs + 300.0
+            return tf.reduce_mean(far**2) - tf.reduce_mean(far) ** 2
+
+        def of_distances(labels, outputs):
+            far = outputs + 300.0
+            return tf.reduce_mean((far - tf.reduce_mean(far)) ** 2)
+
+        check = self.checked(of_squares, of_distances)
+        assert check.ok
+        assert check.summary.endswith("; the losses of outputs with distinct weights agree")
+
+    def test_a_loss_that_overflows_is_not_compared(self):
+        def exploding(labels, outputs):
+            return tf.reduce_mean(tf.abs(labels - outputs)) + tf.reduce_sum(tf.exp(1e4 * tf.nn.relu(outputs - 0.1)))
+
+        check = self.checked(exploding, exploding)
+        assert check.ok
+        assert "distinct" not in check.summary
