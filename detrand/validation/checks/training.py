@@ -75,8 +75,10 @@ def training_steps(runner: Runner) -> Found:
 
 def _with_other_outputs(runner: Runner, found: Found) -> Found:
     """Return what training steps show with what the losses of other outputs do."""
+    config = runner.port(TRAINING).config
+    of_tf1, of_port = runner.tf1.training(config.mode).steps, found.computed["port"]
     try:
-        of_others = loss_of_other_outputs(runner)
+        of_others = loss_of_other_outputs(runner, (float(of_port[0]["loss"]), float(of_tf1[0]["loss"])))
     except Exception as error:
         return replace(found, summary=f"{found.summary}; losses of other outputs not compared: {describe_error(error)}")
     if of_others is None:

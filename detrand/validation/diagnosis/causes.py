@@ -654,6 +654,12 @@ def _steps_before(pad: TracedOp) -> int:
 
 def _axes(divergence: Divergence) -> Iterator[Cause]:
     """Yield the op that one program computes along other axes, which it transposes before and after."""
+    if all(divergence.regions):
+        (tf1, of_tf1), (port, of_port) = map(_first_between_transposes, divergence.regions)
+        if tf1 == port and tf1 not in {*_ELEMENTWISE, *PLUMBING} and of_tf1 != of_port:
+            remedy = f"compute {tf1} along TF1's axis"
+            yield of_values(f"axis of {tf1}", of_tf1, of_port, fault=Fault.AXES, remedy=remedy)
+            return
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     with_axes = computed[0] - _ELEMENTWISE
@@ -664,15 +670,34 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
         yield of_values(f"axis of {names}", *words, fault=Fault.AXES, remedy=remedy)
 
 
+def _first_between_transposes(region: Sequence[TracedOp]) -> tuple[str, str]:
+    """Return the kind of a region's first op, and how its axes are transposed before it, and back after it."""
+    first, order = region[0], region[0].constants.get("input 1")
+    if kind(first) == "Transpose" and order is not None:
+        back = np.argsort(order).tolist()
+        for op in region:
+            if first.name in op.sources and any(
+                op.name in each.sources and kind(each) == "Transpose" and each.constants["input 1"].tolist() == back
+                for each in region
+            ):
+                return kind(op), _move(first)
+    return kind(first), "not transposed"
+
+
 def _moves(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the programs move numbers, where they compute nothing else on the way to where both agree again."""
     moves = [[op for op in region if kind(op) in MOVES] for region in divergence.regions]
     loops = [any(op.body for op in region) for region in divergence.regions]  # which move numbers by other ops
     if loops[0] != loops[1] or [kind(op) for op in moves[0]] == [kind(op) for op in moves[1]]:
         return
-    words = [and_more(dict.fromkeys(map(_move, each)), 4) or "nothing" for each in moves]
-    if not all(moves):
-        who, one = ("TF1", words[0]) if moves[0] else ("the port", words[1])
+    if any(kind(op) == "Einsum" for region in divergence.regions for op in region):  # which repeats by itself
+        moves = [[op for op in each if op.type != "Tile"] for each in moves]
+    texts = [Counter(map(_move, each)) for each in moves]
+    only = [[*(texts[0] - texts[1])], [*(texts[1] - texts[0])]]
+    only = only if any(only) else [[*each] for each in texts]  # the same in another order
+    words = [and_more(each, 4) or "nothing" for each in only]
+    if not all(only):
+        who, one = ("TF1", words[0]) if only[0] else ("the port", words[1])
         yield in_one_program(who, f"moves or crops elements: {one}", fault=Fault.AXES)
     else:
         yield of_values("arrangement of the elements", *words, fault=Fault.AXES)
@@ -692,16 +717,22 @@ def _broadcasts(divergence: Divergence) -> Iterator[Cause]:
     """Yield an operand that is equal in both programs, and has its elements along another axis."""
     if kind_of(divergence.types[0]) not in _ARITHMETIC or kind_of(divergence.types[0]) != kind_of(divergence.types[1]):
         return
-    for tf1, port in itertools.product(*divergence.sources):
-        shapes = [tuple(each.shape) for each in (tf1, port)]
-        rank = max(map(len, shapes))
-        padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    of_each = [list(zip(values, _in_one_rank(values), strict=True)) for values in divergence.sources]
+    for (tf1, of_tf1), (port, of_port) in itertools.product(*of_each):
         same = tf1.size == port.size and _are_close(*(each.reshape(-1) for each in tf1.paired_with(port)))
-        if same and padded[0] != padded[1]:
-            axes = [[axis - rank for axis, size in enumerate(shape) if size > 1] for shape in padded]
-            words = [f"{axis} in shape {shape}" for axis, shape in zip(axes, shapes, strict=True)]
+        if same and of_tf1 != of_port:
+            axes = [[axis - len(shape) for axis, size in enumerate(shape) if size > 1] for shape in (of_tf1, of_port)]
+            words = [f"{axis} in shape {tuple(each.shape)}" for axis, each in zip(axes, (tf1, port), strict=True)]
             yield of_values(f"axis of an operand of {divergence.types[0]}", *words)
             return
+
+
+def _in_one_rank(operands: Sequence[Value]) -> list[tuple[int, ...]]:
+    """Return the shapes of operands as they are broadcast, without the axes along which no operand has two elements."""
+    rank = max((len(each.shape) for each in operands), default=0)
+    padded = [(1,) * (rank - len(each.shape)) + tuple(each.shape) for each in operands]
+    kept = [axis for axis in range(rank) if any(shape[axis] != 1 for shape in padded)]
+    return [tuple(shape[axis] for axis in kept) for shape in padded]
 
 
 def _other_axes(divergence: Divergence) -> Iterator[Cause]:

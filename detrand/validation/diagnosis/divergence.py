@@ -15,7 +15,7 @@ from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.loops import iteration_of
-from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, NORMALIZATION, PLUMBING, kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, MOVES, NORMALIZATION, PLUMBING, kind, only_in
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 
@@ -239,11 +239,16 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
 
 
 def _own_ops(divergence: Divergence) -> tuple[set[str], ...]:
-    """Return the names of the ops of a divergence that only TF1 has, and those that only the port has."""
+    """Return the names of the ops of a divergence that only TF1 has, and those that only the port has.
+
+    Where both compute the same, these are the ops that move numbers.
+    """
     if divergence.is_order:
         return tuple({op.name for op in region} for region in divergence.regions)
-    pairs = zip(divergence.regions, only_in(*divergence.regions), strict=True)
-    return tuple({op.name for op in region if kind(op) in only.keys() - PLUMBING} for region, only in pairs)
+    only = [each.keys() - PLUMBING for each in only_in(*divergence.regions)]
+    kinds = only if any(only) else [MOVES, MOVES]
+    pairs = zip(divergence.regions, kinds, strict=True)
+    return tuple({op.name for op in region if kind(op) in each} for region, each in pairs)
 
 
 def _is_swap(first: Divergence, second: Divergence) -> bool:

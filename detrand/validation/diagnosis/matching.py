@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -320,7 +321,7 @@ class TraceComparison:
     """
 
     def __init__(self, tf1: Trace, port: Trace, rtol: float):
-        matched = match(tf1, port, rtol)
+        self._rtol, matched = rtol, match(tf1, port, rtol)
         back: dict[str, list[str]] = defaultdict(list)
         for name, others in matched.items():
             for other in others:
@@ -368,19 +369,22 @@ class TraceComparison:
         return found
 
     @property
-    def term_of(self) -> str:
-        """The program whose only output, a number, is the other's plus a term, ``"TF1"`` or ``"the port"``, or none."""
+    def term(self) -> tuple[str, TracedOp] | None:
+        """The term that only one program adds to its only output, a number: ``"TF1"`` or ``"the port"``, and its op.
+
+        None if there is no such term. The terms may be added up in any order.
+        """
         for who, mine, other in (("TF1", self.tf1, self.port), ("the port", self.port, self.tf1)):
-            outputs = [list(each.trace.outputs.values()) for each in (mine, other)]
-            if [len(each) for each in outputs] != [1, 1] or other.diverged:
-                continue
-            value, op = mine.trace.values.get(outputs[0][0]), mine.trace.ops[op_of(outputs[0][0])]
-            while op.type == "Identity" and op.sources:
-                op = mine.trace.ops[op.sources[0]]
-            is_sum = kind(op) == "AddV2" and len(op.inputs) == 2 and value is not None and value.size == 1
-            if is_sum and any(outputs[1][0] in mine.matched.get(operand, ()) for operand in op.inputs):
-                return who
-        return ""
+            if len(mine.trace.outputs) != 1 or len(other.trace.outputs) != 1:
+                return None
+            left, others = _terms(mine.trace), _terms(other.trace)
+            total, other_total = sum(left.values()), sum(others.values())
+            for value in others.values():
+                same = (name for name, each in left.items() if math.isclose(each, value, rel_tol=self._rtol))
+                left.pop(next(same, ""), None)
+            if len(left) == 1 and math.isclose(total - sum(left.values()), other_total, rel_tol=self._rtol):
+                return who, mine.trace.ops[op_of(*left)]
+        return None
 
     def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
@@ -579,6 +583,32 @@ def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:
     if arrays[0].size == 1:
         return tf1.attributes[name] != port.attributes[name]
     return not np.allclose(arrays[0].reshape(-1), arrays[1].reshape(-1), rtol=RTOLS[0], atol=0)
+
+
+def _terms(trace: Trace) -> dict[str, float]:
+    """Return the tensors whose sum an only output is, with what they are, but for zeros.
+
+    What does not depend on the inputs is not known, and counts as one.
+    """
+    (output,) = trace.outputs.values()
+    terms, unknown = dict[str, float](), list[str]()
+
+    def add(name: str) -> None:
+        op, value = trace.ops[op_of(name)], trace.values.get(name)
+        if value is None or value.size != 1:
+            unknown.append(name)
+        elif kind(op) == "AddV2" or op.type == "Identity":
+            for operand in op.inputs:
+                add(operand)
+        else:
+            terms[name] = float(value.elements[0])
+
+    add(output)
+    total = float(trace.values[output].elements[0]) if output in trace.values else 0.0
+    rest = total - sum(terms.values())
+    if unknown and abs(rest) > RTOLS[1] * abs(total):
+        terms[unknown[0]] = rest
+    return {name: value for name, value in terms.items() if value}
 
 
 def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | None:

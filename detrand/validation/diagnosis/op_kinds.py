@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
+
 from detrand.validation.frameworks.traces import CONVOLUTIONS, DILATED, POOLINGS, TracedOp
 
 # Types of ops that compute the same.
@@ -25,7 +27,7 @@ _NAMES = {
     *("Identity", "ReadVariableOp", "Cast", "Squeeze", "ExpandDims", "BroadcastTo", "IdentityN", "NoOp", "Const"),
     *("Placeholder", "Shape", "ShapeN", "Fill", "StopGradient", "Pack", "VarHandleOp", "Range", "Size", "Prod"),
     *("TensorListStack", "TensorListReserve", "TensorListFromTensor", "TensorListGetItem", "TensorListSetItem"),
-    *("Assert", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
+    *("Assert", "Bitcast", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
 }
 # Ops that move numbers.
 MOVES = {
@@ -42,12 +44,14 @@ PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
+_TINY = float(np.finfo(np.float32).tiny)
 # The forms of GELU, by the activation in each, with numbers of which each has one.
 _FORMS_OF_GELU = {
     "Tanh": ("the tanh approximation", {0.044715}),
     "Erf": ("erf", {2**0.5, 0.5**0.5, -(0.5**0.5)}),
     "Sigmoid": ("the sigmoid approximation", {1.702}),
 }
+_PARTS_OF_EINSUM = (("MatMul",), ("Mul", "Sum"))
 NORMALIZATION = {
     *("Mean", "SquaredDifference", "Rsqrt", "Sqrt", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Square", "Maximum"),
     *("FusedBatchNormV3", "StopGradient"),
@@ -81,7 +85,12 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
         if one["FusedBatchNormV3"] and (other["Rsqrt"] or other["Sqrt"]):
             for part in NORMALIZATION:
                 del one[part], other[part]
-    return found
+        for _ in range(one["Einsum"]):
+            if parts := next((parts for parts in _PARTS_OF_EINSUM if all(other[each] for each in parts)), ()):
+                one["Einsum"] -= 1
+                other.subtract(parts)
+                del other["Tile"]  # which repeats what a product of matrices takes
+    return +found[0], +found[1]
 
 
 def padded_window(regions: tuple[Sequence[TracedOp], Sequence[TracedOp]]) -> tuple[TracedOp, TracedOp] | None:
@@ -114,8 +123,8 @@ def computing(region: Sequence[TracedOp]) -> list[TracedOp]:
 
 
 def is_neutral(op: TracedOp) -> bool:
-    """Return whether an op adds 0, multiplies by 1, or the like."""
-    neutral = _NEUTRAL.get(kind(op))
+    """Return whether an op adds 0, multiplies by 1, or the like, or puts -0 below 0, as an argmax of Keras does."""
+    neutral = -_TINY if kind(op) == "SelectV2" else _NEUTRAL.get(kind(op))
     constants = op.constants.values()
     return neutral is not None and any(array.size and (array == neutral).all() for array in constants)
 

@@ -174,9 +174,8 @@ class _Search:
         """Return the divergences in the order of the computation, each with the trial that ends it."""
         found: list[_Found] = []
         while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
-            if term_of := state.term_of:
-                words = "without this term, the losses agree"
-                return [*found, (None, replace(state.divergence(), confirmed=words, term_of=term_of))]
+            if term := state.term:
+                return [*found, (None, _of_term(state, *term))]
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
             if not steps:
@@ -793,6 +792,15 @@ def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Di
     """Return a divergence as a trial confirms it, which does so if it has words."""
     words = confirmation(trial.words, rest_agrees=rest_agrees)
     return replace(divergence, confirmed=words, rest_agrees=rest_agrees and bool(words))
+
+
+def _of_term(state: TraceComparison, who: str, op: TracedOp) -> Divergence:
+    """Return the divergence that is a term of one program."""
+    words = "without this term, the losses agree"
+    found = replace(state.divergence(), confirmed=words, term_of=who, leaf=None, attributes={})
+    if who == "TF1":
+        return replace(found, tf1=op, values=(state.tf1.value(op), None))
+    return replace(found, port=op, values=(None, state.port.value(op)))
 
 
 def _users(program: Program, op: TracedOp) -> list[str]:

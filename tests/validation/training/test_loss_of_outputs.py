@@ -596,8 +596,8 @@ def test_losses_of_no_constant_ratio_are_given_by_their_values():
 
 def test_a_term_that_the_port_lacks_is_named_with_its_line():
     def with_penalty(labels, outputs):
-        penalty = tf.reduce_mean(tf.abs(outputs))  # here
-        return mean_of_squares(labels, outputs) + 0.4 * penalty
+        penalty = tf.reduce_mean(tf.abs(outputs))
+        return mean_of_squares(labels, outputs) + 0.4 * penalty  # here
 
     for of_tf1, of_port, title in (
         (with_penalty, mean_of_squares, "loss: only TF1 adds this term to the loss"),

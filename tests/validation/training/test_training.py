@@ -178,7 +178,7 @@ def test_in_a_function_user_code_may_have_conditions_on_tensors(port):
     )
     assert found.ok, found.details
     assert converted[0] == []
-    assert converted[-1] == ["tf__port_loss"]
+    assert ["tf__port_loss"] in converted
 
 
 class KerasPort(keras.Model):
