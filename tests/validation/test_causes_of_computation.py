@@ -567,3 +567,79 @@ def test_a_dropout_in_another_place_is_one_finding():
     finding = only_finding(dropped, ROWS, after=True)
     title = "order of ops differs: the port has a dropout, or another random op, in another place"
     assert (finding.title, finding.remedy) == (title, "move it to where TF1 has it"), str(finding)
+
+
+def read(inputs, training):
+    """A read of a memory by a query, in products and sums."""
+    memory = inputs[:, :, 0]
+    query = dense(memory[:, 0], 4, "query")
+    weights = tf.nn.softmax(tf.reduce_sum(memory * query[:, tf.newaxis], 2))
+    return dense(tf.reduce_sum(memory * weights[..., tf.newaxis], 1), 2, "last")
+
+
+def read_by_einsum(inputs, training, *, step=tf.nn.softmax, order=(0, 1, 2)):
+    memory = tf.transpose(inputs[:, :, 0], order)
+    query = dense(memory[:, 0], 4, "query")
+    weights = step(tf.einsum("bme,be->bm", memory, query))
+    return dense(tf.einsum("bm,bme->be", weights, memory), 2, "last")
+
+
+@pytest.mark.parametrize(
+    ("step", "title"),
+    [
+        (lambda scores: tf.nn.softmax(scores / 3.0), "only the port divides by 3.0"),
+        (
+            lambda scores: tf.nn.softmax(scores, 0),
+            "axis of Softmax differs: not transposed (TF1), Transpose [1 0] (port)",
+        ),
+        (tf.identity, "the port has no activation where TF1 has Softmax"),
+    ],
+    ids=["scaled", "along another axis", "no activation"],
+)
+def test_an_einsum_counts_as_the_products_and_sums_of_tf1(step, title):
+    finding = only_finding_of(read, shim_port(read_by_einsum, step=step), IMAGES)
+    assert finding.title == title, str(finding)
+
+
+def chosen(inputs, training):
+    return dense(tf.one_hot(tf.argmax(tf.cumsum(inputs[:, 0, :, 0], 1), 1), 6), 2, "last")
+
+
+class Chosen(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(2, use_bias=False, name="last")
+
+    def call(self, inputs, training=False):
+        return self.last(keras.ops.one_hot(keras.ops.argmax(inputs[:, 0, :, 0], 1), 6))
+
+
+def test_what_an_argmax_of_keras_computes_besides_is_no_finding():
+    finding = only_finding_of(chosen, Chosen, IMAGES)
+    assert finding.title == "only TF1 sums up", str(finding)
+
+
+def weighted(inputs, training, *, axis=1, more=(..., tf.newaxis)):
+    hidden = tf.abs(dense(inputs[:, 0, :, 0], 6, "first"))
+    weights = tf.nn.softmax(tf.zeros_like(hidden), axis)
+    return tf.tanh(tf.reshape(hidden[more] * weights[more], (-1, 6)))
+
+
+def test_operands_that_both_have_one_more_axis_are_along_the_same_axes():
+    finding = only_finding(weighted, IMAGES, axis=0, more=(...,))
+    assert not [title for title in (finding.title, *finding.others) if "axis of an operand" in title], str(finding)
+
+
+def squashed(inputs, training, *, order=(0, 1, 2, 3)):
+    """Rows of all pixels, each used twice."""
+    hidden = tf.nn.conv2d(inputs, v1.get_variable("first/kernel", (1, 1, 4, 4)), 1, "SAME")
+    rows = tf.reshape(tf.transpose(hidden, order) if order[1] == 3 else hidden, (-1, 12, 12))
+    return dense(rows / tf.sqrt(tf.reduce_sum(rows**2, 2, keepdims=True)), 2, "last")
+
+
+def test_axes_that_are_flattened_in_another_order_are_named_where_several_ops_take_them():
+    finding = only_finding(squashed, IMAGES, order=(0, 3, 1, 2))
+    title = "the port flattens an array with its axes in a different order: transposed to (0, 2, 3, 1), it agrees"
+    assert finding.title == title, str(finding)
+    assert finding.remedy == "transpose it to (0, 2, 3, 1) in the port before it is flattened"
+    assert finding.confirmed == "with TF1's value here, the rest agrees"

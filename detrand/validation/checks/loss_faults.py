@@ -21,14 +21,14 @@ from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, Cause, of_values
-from detrand.validation.diagnosis.causes_of_loss import LABEL_SMOOTHING
+from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Finding, Place
+from detrand.validation.results import Fault, Finding, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.loss import LossOfOutputs
 from detrand.validation.training.steps import train_step_of
@@ -39,6 +39,7 @@ _MOST_BLANKS = 64
 _FLAGS_OF_CTC = "preprocess_collapse_repeated", "ctc_merge_repeated", "ignore_longer_outputs_than_inputs"
 _COPIES = {"Cast", "Identity", "Reshape", "Squeeze", "ExpandDims"}
 _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
+_LOGARITHMS = {"Log", "Log1p", "SoftmaxCrossEntropyWithLogits", _SPARSE}  # ops by which a loss reads its outputs
 _ROUNDED = 1e-3  # relative: how near a solution must be to a number of two digits
 
 
@@ -118,14 +119,15 @@ class LossFaults:
 
     def in_part(self) -> Finding | None:
         """Return the finding of a fault of a call in the loss, or of the labels."""
-        return self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
+        known = self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
+        return known or self._misread()
 
     def as_a_whole(self) -> Finding | None:
         """Return the finding that labels and outputs are exchanged in the whole loss."""
         return self._exchanged([(self._train.line_of_loss("port"), list(self._loss.trace.ops.values()))])
 
-    def _explains(self, substitution: Substitution) -> bool:
-        return abs(self._loss.of(substitution) - self._target) <= RTOLS[0] * abs(self._target)
+    def _explains(self, substitution: Substitution, rtol: float = RTOLS[0]) -> bool:
+        return abs(self._loss.of(substitution) - self._target) <= rtol * abs(self._target)
 
     def _finding(self, cause: Cause, port: TracedOp, tf1: TracedOp | None = None) -> Finding:
         """Return the finding of a cause; its place in TF1 is the first op that diverges if no other one is known."""
@@ -156,11 +158,7 @@ class LossFaults:
         computing = [op for op in ops if kind(op) not in PLUMBING]
         if not computing or (len(computing) == 1 and kind(computing[0]) in _ORDERED):
             return None
-        names, taken = {op.name for op in ops}, dict[str, list[Edge]]()
-        for op in ops:
-            for position, tensor in enumerate(op.inputs):
-                if op_of(tensor) not in names or op_of(tensor) in self._loss.trace.inputs:
-                    taken.setdefault(tensor, []).append((op.name, position))
+        taken = self._taken(ops)
         arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
         arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
         labels = [tensor for tensor in arrays if self._loss.is_of(tensor, "labels")]
@@ -191,6 +189,34 @@ class LossFaults:
                     lines[call] = at[-1]
         for call in sorted(calls, key=lambda each: each[:2]):
             yield lines[call], calls[call]
+
+    # Outputs that a call in the loss reads as probabilities in place of logits, or as logits.
+
+    def _misread(self) -> Finding | None:
+        calls = [(line, ops) for line, ops in self._calls() if any(op.type in _LOGARITHMS for op in ops)]
+        for line, ops in calls[: -_MOST_CALLS - 1 : -1]:  # the innermost ones first
+            taken = self._taken(ops)
+            arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
+            arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
+            outputs = [tensor for tensor in arrays if self._loss.is_of(tensor, "outputs")]
+            for cause, word, convert in CONVERSIONS if len(outputs) == 1 else ():
+                with np.errstate(all="ignore"):
+                    array = convert(arrays[outputs[0]])
+                if cause.fault is Fault.READING and np.isfinite(array).all():
+                    fitted = self._loss.port.fitted(array, outputs[0])
+                    if self._explains(Substitution(dict.fromkeys(taken[outputs[0]], fitted)), SAME_LOSS):
+                        confirmed = f"with the {word} of the outputs here, the losses agree"
+                        return self._finding(cause._replace(confirmed=confirmed), replace(ops[0], line=line))
+        return None
+
+    def _taken(self, ops: Sequence[TracedOp]) -> dict[str, list[Edge]]:
+        """Return what ops take from outside, with where they do."""
+        names, taken = {op.name for op in ops}, dict[str, list[Edge]]()
+        for op in ops:
+            for position, tensor in enumerate(op.inputs):
+                if op_of(tensor) not in names or op_of(tensor) in self._loss.trace.inputs:
+                    taken.setdefault(tensor, []).append((op.name, position))
+        return taken
 
     # A label smoothing in one program.
 

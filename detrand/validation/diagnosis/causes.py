@@ -428,8 +428,11 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[Tr
         for axes in itertools.permutations(range(more.ndim)):
             if _are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
                 words = f"{who} flattens an array with its axes in a different order"
-                own_form = (OwnForm.FLATTEN, "") if who == "the port" else None
-                yield Cause(f"{words}: transposed to {axes}, it agrees", fault=Fault.AXES, own_form=own_form)
+                is_port = who == "the port"
+                own_form = (OwnForm.FLATTEN, "") if is_port else None
+                remedy = f"transpose it to {axes} in the port before it is flattened" if is_port else ""
+                title = f"{words}: transposed to {axes}, it agrees"
+                yield Cause(title, fault=Fault.AXES, remedy=remedy, own_form=own_form)
         return
     for axis in range(tf1.ndim):
         if _are_close(np.flip(tf1, axis), port):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +27,20 @@ from detrand.validation.results import AuditedHyperparameter, Fault
 from detrand.validation.training.loss import LossInput
 
 LABEL_SMOOTHING = "label smoothing"
+SAME_LOSS = 1e-5  # relative tolerance for a loss that is computed from other numbers by the same formula
+_PROBABILITIES = Cause(
+    "the port's loss reads the outputs as probabilities, TF1's as logits",
+    fault=Fault.READING,
+    remedy="pass from_logits=True to the port's loss",
+)
+_LOGITS = Cause(
+    "the port's loss reads the outputs as logits, TF1's as probabilities",
+    fault=Fault.READING,
+    remedy="pass from_logits=False to the port's loss",
+)
+_BROADCAST = Cause(
+    "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
+)
 _COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
 
 
@@ -167,3 +181,23 @@ def _of_other_inputs(divergence: Divergence, inputs: Sequence[LossInput]) -> Ite
 def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:
     """Return what an operand is computed from, in words."""
     return " with ".join(sorted({inputs[position].words for position in given})) or "a constant"
+
+
+def _softmax(outputs: np.ndarray) -> np.ndarray:
+    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True, initial=-np.inf))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _squeezed(outputs: np.ndarray) -> np.ndarray:
+    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
+
+
+# What a loss must be given in place of outputs that it reads as something else.
+CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    (_PROBABILITIES, "softmax", _softmax),
+    (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
+    (_LOGITS, "log", np.log),
+    (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
+    (_BROADCAST, "squeezed form", _squeezed),
+    (_BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
+)

@@ -29,6 +29,7 @@ from detrand.validation.diagnosis.causes import (
     of_momentum,
     of_values,
 )
+from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, SAME_LOSS
 from detrand.validation.frameworks.traces import Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 from detrand.validation.training.clipping import (
@@ -671,40 +672,6 @@ def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], sch
     )
 
 
-def _softmax(outputs: np.ndarray) -> np.ndarray:
-    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True, initial=-np.inf))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def _squeezed(outputs: np.ndarray) -> np.ndarray:
-    return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
-
-
-_PROBABILITIES = Cause(
-    "the port's loss reads the outputs as probabilities, TF1's as logits",
-    fault=Fault.READING,
-    remedy="pass from_logits=True to the port's loss",
-)
-_LOGITS = Cause(
-    "the port's loss reads the outputs as logits, TF1's as probabilities",
-    fault=Fault.READING,
-    remedy="pass from_logits=False to the port's loss",
-)
-_BROADCAST = Cause(
-    "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
-)
-_SAME_LOSS = 1e-5  # relative tolerance for a loss that is computed from other numbers by the same formula
-# What a loss must be given in place of outputs that it reads as the other of the two.
-_CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] = (
-    (_PROBABILITIES, "softmax", _softmax),
-    (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
-    (_LOGITS, "log", np.log),
-    (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
-    (_BROADCAST, "squeezed form", _squeezed),
-    (_BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
-)
-
-
 def _loss_of_outputs(
     port: Training, tf1: Training, comparison: StepsComparison, port_loss: Callable[[int, Any], float | None]
 ) -> Iterator[Cause]:
@@ -720,7 +687,7 @@ def _loss_of_outputs(
             constant = f"the losses differ by a constant: the port's is {of_port}"
             yield Cause(constant, "the gradients agree")
             return
-    for cause, name, convert in _CONVERSIONS:
+    for cause, name, convert in CONVERSIONS:
         if _agrees_with(convert, tf1.steps, port_loss):
             yield cause._replace(confirmed=f"with the {name} of the outputs, the losses agree")
             return
@@ -739,7 +706,7 @@ def _agrees_with(
     """Return whether the port's loss of converted outputs is TF1's in each step: in one, that may be by chance."""
     for number, step in enumerate(steps):
         loss = port_loss(number, map_leaves(step["outputs"], functools.partial(_converted, convert), "outputs"))
-        if loss is None or not math.isclose(loss, _unregularized_loss(step), rel_tol=_SAME_LOSS):
+        if loss is None or not math.isclose(loss, _unregularized_loss(step), rel_tol=SAME_LOSS):
             return False
     return True
 

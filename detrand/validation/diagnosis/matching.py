@@ -586,11 +586,14 @@ def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:
 
 
 def _terms(trace: Trace) -> dict[str, float]:
-    """Return the tensors whose sum an only output is, with what they are, but for zeros.
+    """Return the tensors whose sum an only output is, with what they are, but for zeros; none if it is no number.
 
     What does not depend on the inputs is not known, and counts as one.
     """
     (output,) = trace.outputs.values()
+    total = trace.values.get(output)
+    if total is None or total.size != 1:
+        return {}
     terms, unknown = dict[str, float](), list[str]()
 
     def add(name: str) -> None:
@@ -604,9 +607,8 @@ def _terms(trace: Trace) -> dict[str, float]:
             terms[name] = float(value.elements[0])
 
     add(output)
-    total = float(trace.values[output].elements[0]) if output in trace.values else 0.0
-    rest = total - sum(terms.values())
-    if unknown and abs(rest) > RTOLS[1] * abs(total):
+    rest = float(total.elements[0]) - sum(terms.values())
+    if unknown and abs(rest) > RTOLS[1] * abs(float(total.elements[0])):
         terms[unknown[0]] = rest
     return {name: value for name, value in terms.items() if value}
 

@@ -626,6 +626,7 @@ class _Search:
         tf1_op, port_op = state.first_ops()
         if tf1_op is not None and port_op is not None and _users(tf1, tf1_op) == _users(port, port_op):
             yield from self._same_outputs(state, tf1_op, port_op)
+        yield from _moved_differently(state)
         takes = defaultdict(list)
         for op in port.diverged:
             for tensor in op.inputs:
@@ -679,6 +680,32 @@ def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
     for op_type, ops in of_type[0].items():
         if len(ops) == len(of_type[1][op_type]):
             yield from zip(ops, of_type[1][op_type], strict=True)
+
+
+def _moved_differently(state: TraceComparison) -> Iterator[_Pair]:
+    """Yield what the programs make of one tensor by moving its elements: in one shape, and in different orders."""
+    for op in state.port.first:
+        if kind(op) not in MOVES:
+            continue
+        sources = {name for tensor in op.inputs[:1] for name in state.port.matched.get(tensor, ())}
+        of_tf1 = [each for name in sources for each in _moved(state.tf1, name)]
+        for other in _moved(state.port, op.inputs[0]):
+            port = state.port.trace.values[other]
+            for tensor in of_tf1:
+                tf1 = state.tf1.trace.values[tensor]
+                if tf1.shape == port.shape and other not in state.tf1.matched.get(tensor, ()):
+                    yield tensor, other, None
+
+
+def _moved(program: Program, tensor: str) -> list[str]:
+    """Return the tensors that ops make of one by moving its elements, of which several ops take each."""
+    found, waiting = list[str](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        takers = [op for op in program.trace.ops.values() if name in op.inputs[:1]]
+        found += [name] if len(takers) > 1 and name != tensor and name in program.trace.values else []
+        waiting += [each for op in takers if kind(op) in PLUMBING | MOVES for each in program.trace.values_of(op)]
+    return found
 
 
 def _used_alike(state: TraceComparison) -> list[tuple[TracedOp, TracedOp]]:

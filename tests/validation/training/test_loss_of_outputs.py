@@ -609,6 +609,47 @@ def test_a_term_that_the_port_lacks_is_named_with_its_line():
         assert place.line.endswith(f":{line_of(with_penalty)}")
 
 
+def test_a_term_that_one_of_several_sums_lacks_is_the_only_finding():
+    """Every sum after it differs, too, and the port adds its terms up in another order."""
+
+    def with_all(labels, outputs):
+        first = tf.reduce_sum(tf.square(tf.nn.tanh(outputs) - labels))
+        second = tf.reduce_sum(tf.sqrt(tf.abs(outputs)))  # here
+        return first + second + tf.reduce_mean(tf.exp(outputs)) + 0.1 * tf.reduce_max(tf.abs(outputs))
+
+    def with_three(labels, outputs):
+        others = [tf.reduce_mean(tf.exp(outputs)), 0.1 * tf.reduce_max(tf.abs(outputs))]
+        return tf.add_n([*others, tf.reduce_sum(tf.square(tf.nn.tanh(outputs) - labels))])
+
+    (finding,) = validated(with_three, of_tf1=with_all, labels=NUMBERS, checks=["training-steps"]).findings
+    assert finding.title == "loss: only TF1 adds this term to the loss"
+    assert finding.confirmed == "without this term, the losses agree"
+    assert finding.tf1.line.endswith(f":{line_of(with_all)}")
+
+
+@pytest.mark.parametrize("reads_logits", [True, False])
+def test_a_term_that_reads_outputs_as_the_other_of_probabilities_and_logits_is_named(reads_logits):
+    def shares_and_given(outputs):
+        shares = tf.nn.sigmoid(outputs)
+        return shares, outputs if reads_logits else shares / tf.reduce_sum(shares, -1, keepdims=True)
+
+    def tf1(labels, outputs):
+        shares, given = shares_and_given(outputs)
+        of_classes = keras.losses.CategoricalCrossentropy(from_logits=reads_logits)
+        return of_classes(tf.one_hot(labels, 4), given) + tf.reduce_sum(shares**2)
+
+    def port(labels, outputs):
+        shares, given = shares_and_given(outputs)
+        of_classes = keras.losses.CategoricalCrossentropy(from_logits=not reads_logits)
+        return of_classes(tf.one_hot(labels, 4), given) + tf.reduce_sum(shares**2)  # here
+
+    (finding,) = validated(port, of_tf1=tf1, checks=["training-steps"]).findings
+    words = ("probabilities", "logits") if reads_logits else ("logits", "probabilities")
+    assert finding.title == "loss: the port's loss reads the outputs as {}, TF1's as {}".format(*words)
+    assert finding.remedy == f"pass from_logits={reads_logits} to the port's loss"
+    assert finding.port.line.endswith(f":{line_of(port)}")
+
+
 def test_shifted_labels_are_a_slice_that_differs():
     def of_next(slices):
         return lambda labels, outputs: mean_cross_entropy(labels[slices], outputs[:-1])
