@@ -90,6 +90,7 @@ def results(run):
     return json.loads((run[0] / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_cases_are_measured_in_turns(results, names):
     found = {result["workload"]: [row["case"] for row in result["rows"]] for result in results["results"]}
     assert list(found) == names

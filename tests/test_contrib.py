@@ -145,6 +145,7 @@ def test_the_decoder_computes_what_a_static_rnn_computes(contrib):
     assert not np.allclose(looped[0][1], expected[0][1])
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_a_stack_of_bidirectional_networks_is_one_on_top_of_the_other(contrib, dynamic):
     def cells():
@@ -263,6 +264,7 @@ class Model:
 """
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_of_2017_computes_in_a_layer_what_it_computes_in_a_session(training, contrib, tmp_path, monkeypatch):
     (tmp_path / "model_of_2017.py").write_text(MODEL)

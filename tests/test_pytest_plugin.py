@@ -293,6 +293,7 @@ def test_a_base_of_cases_that_is_no_test_stays_none():
     assert [each.__test__ for each in (TestMixin, Base, Case)] == [False, False, True]
 
 
+@pytest.mark.slow_except("unittest")
 @pytest.mark.parametrize("kind", [unittest.TestCase, tf.test.TestCase], ids=["unittest", "tensorflow"])
 def test_the_mixin_gives_unittest_the_same_helpers(kind, tmp_path):
     class Case(TestMixin, kind):

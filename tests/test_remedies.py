@@ -279,7 +279,7 @@ migration = detrand.Migration(tf1=tf1, port=lambda: tf1, inputs=[1.0])
 """
 
 
-@pytest.mark.slow_except("")
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["", "tf.flags.FLAGS([''])"])
 def test_flags_of_the_model_are_not_those_of_the_command(tmp_path, call):
     file = tmp_path / "model.py"

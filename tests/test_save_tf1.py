@@ -121,6 +121,7 @@ def test_a_folder_is_not_overwritten_and_a_damaged_file_is_named(save_tf1, tmp_p
         validate(Migration(tf1=tmp_path, port=make_port, inputs=IMAGES))
 
 
+@pytest.mark.slow
 def test_a_golden_file_of_a_saved_program_stands_for_it(saved, tmp_path):
     migration = Migration(tf1=saved, port=make_port, inputs=IMAGES)
     record_golden([migration], tmp_path / "golden.npz")

@@ -312,6 +312,7 @@ def assert_shown(label, text):
         assert re.search(pattern, text), f"{pattern}\nis not in\n{text}"
 
 
+@pytest.mark.slow_except("error")
 @pytest.mark.parametrize("label", FINDINGS)
 def test_a_finding_has_the_text_of_its_section(label, tmp_path):
     found = FINDINGS[label](tmp_path)
@@ -326,7 +327,7 @@ def test_a_port_that_does_not_pass_on_that_it_trains_is_one_finding(tmp_path):
     assert finding.title.endswith(": statistics of the batch (TF1), moving averages (port)")
 
 
-@pytest.mark.slow_except("function-of Keras")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "regularizer", [HALF_OF_SQUARES, lambda w: 0.005 * keras.ops.sum(keras.ops.square(w))], ids=["of Keras", "function"]
 )

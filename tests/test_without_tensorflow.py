@@ -50,6 +50,7 @@ def session_steps(mode, draws_noise):
     return recorder
 
 
+@pytest.mark.slow_except("flax-num_random_ops")
 @pytest.mark.parametrize("mode", [pytest.param("constant", marks=pytest.mark.slow), "num_random_ops"])
 @pytest.mark.parametrize(
     ("port", "used"),
@@ -160,6 +161,7 @@ def test_the_other_commands_name_tensorflow_in_one_line(command, hidden, tmp_pat
     assert finished.stderr.endswith("(detrand explain MissingPackageError)\n")
 
 
+@pytest.mark.slow_except("no_variable_creations")
 @pytest.mark.parametrize("fixture", ["detrand_tool", "no_variable_creations"])
 def test_the_fixtures_of_the_pytest_plugin_work(fixture, tmp_path):
     (tmp_path / "test_port.py").write_text(f"def test_draws({fixture}):\n    assert 1")
@@ -178,6 +180,7 @@ def test_numbers_of_a_dtype_of_ml_dtypes_need_that_package(tmp_path):
     assert_raises_there(code, "A recording with bfloat16 needs the package ml_dtypes, which is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_a_tensor_of_bfloat16_needs_ml_dtypes():
     code = "import detrand, torch; detrand.compare(torch.ones(2, dtype=torch.bfloat16), 1.0)"
@@ -185,6 +188,7 @@ def test_a_tensor_of_bfloat16_needs_ml_dtypes():
     assert_raises_there(code, "A tensor of bfloat16 needs the package ml_dtypes, which is not installed", hidden)
 
 
+@pytest.mark.slow_except("shuffle")
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 @pytest.mark.parametrize(
     ("draw", "what"),
@@ -228,6 +232,7 @@ def _without(keys, value):
     return [_without(keys, each) for each in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "used"),
     [("torch", ("torch",)), pytest.param("flax", ("jax", "flax", "optax"), marks=pytest.mark.slow)],
@@ -257,6 +262,7 @@ assert not {{"tensorflow", "tf_keras", "keras"}} & set(sys.modules)
     assert "momentum" in of_optimizer["title"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_what_keras_chooses_is_decided_by_the_scope():
     code = """

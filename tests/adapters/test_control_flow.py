@@ -298,6 +298,7 @@ def test_recurrent_networks_draw_what_the_session_draws(program, mode):
         assert_same(eager_run(lambda: program(tf.constant(SEQUENCES)), mode)[0], desired)
 
 
+@pytest.mark.slow_except("SimpleRNN-num_random_ops")
 @parametrize_modes
 @pytest.mark.parametrize("name", ["SimpleRNN", "GRU", "LSTM"])
 def test_recurrent_layers_of_tf_keras_draw_what_the_session_draws(name, mode):

@@ -581,6 +581,7 @@ with DeterministicRandomTestTool().scope():
     assert printed == ["2.5063772"] * 6
 
 
+@pytest.mark.slow
 def test_a_program_without_eager_execution_draws_the_same():
     printed = run_script("""
 import tensorflow.compat.v1 as tf

@@ -76,6 +76,7 @@ def test_the_seed_of_a_preprocessing_layer_has_no_effect(name, arguments, mode):
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.slow
 def test_imported_for_the_first_time_inside_the_scope():
     printed = run_script("""
 import sys

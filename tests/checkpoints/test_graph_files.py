@@ -104,6 +104,7 @@ def test_a_saved_model_computes_what_the_session_computed(saved_model):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow_except("of TensorFlow 1")
 def test_a_port_of_a_frozen_graph_is_compared_with_the_frozen_weights(frozen):
     path, _ = frozen
     report = validate(Migration(tf1=GraphFile(path, feeds=KEEP_PROB), port=make_port, inputs=IMAGES))
@@ -119,6 +120,7 @@ def test_a_port_of_a_frozen_graph_is_compared_with_the_frozen_weights(frozen):
     assert "left out: initializers-match, regularizers-match (a frozen graph has none)" in report.summary
 
 
+@pytest.mark.slow_except("with resource variables")
 def test_a_port_of_a_saved_model_passes_all_checks(saved_model):
     path, _ = saved_model
     report = validate(Migration(tf1=GraphFile(path, feeds=KEEP_PROB), port=make_port, inputs=IMAGES))
@@ -128,6 +130,7 @@ def test_a_port_of_a_saved_model_passes_all_checks(saved_model):
     assert not report.left_out
 
 
+@pytest.mark.slow_except("with resource variables-regularizer")
 @pytest.mark.parametrize(
     ("fault", "failing"),
     [
@@ -157,6 +160,7 @@ def train_step(**changes):
     return TrainStep(**{**arguments, **changes})
 
 
+@pytest.mark.slow_except("of TensorFlow 2")
 def test_a_graph_beside_a_checkpoint_is_trained(meta):
     """Its own training op, loss and slots are left out, and the dropout masks of each step are compared."""
     file = GraphFile(meta, outputs="outputs", feeds=KEEP_PROB)
@@ -169,6 +173,7 @@ def test_a_graph_beside_a_checkpoint_is_trained(meta):
     assert "epsilon" in report.findings[0].title
 
 
+@pytest.mark.slow_except("of TensorFlow 1")
 def test_a_frozen_graph_is_trained_from_its_weights(frozen):
     path, _ = frozen
     migration = Migration(tf1=path, port=functools.partial(make_port, 0, None), inputs=IMAGES, train=train_step())
@@ -265,6 +270,7 @@ def test_two_graphs_of_a_saved_model_are_those_of_training_and_inference(tmp_pat
     assert len(report.checks) == 9
 
 
+@pytest.mark.slow
 def test_loops_in_a_graph_are_trained(tmp_path):
     """Gradients of the loops of TensorFlow 1 need what the file says of their contexts."""
     v1.disable_control_flow_v2()

@@ -9,6 +9,7 @@ from detrand.validation.results import Fault
 from tests.faults.pairs import ACTIVATIONS, IMAGES, ROWS, STEPS, findings_of, images, is_one_cause, rows
 
 
+@pytest.mark.slow_except("tanh-softsign")
 @pytest.mark.parametrize(("tf1", "port"), [("relu", "relu6"), ("tanh", "softsign"), ("mish", "identity")])
 def test_an_activation_in_place_of_another_one_is_one_finding(tf1, port):
     assert is_one_cause(findings_of(rows, ROWS, ACTIVATIONS[tf1], ACTIVATIONS[port]))

@@ -20,7 +20,7 @@ def test_a_hundred_faults_of_all_kinds() -> None:
     assert set(KINDS.split()) <= {case.kind for case in CASES.values()}
 
 
-@pytest.mark.slow_except("sum_over_the_batch")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

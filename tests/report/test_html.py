@@ -58,6 +58,7 @@ def section(text, title):
     return found[0]
 
 
+@pytest.mark.slow
 def test_sections_begin_with_what_to_act_on(text):
     titles = re.findall(r'<h2 id="\w[\w-]*"><a[^>]*>([^<]*)<', text)
     assert titles == [

@@ -95,6 +95,7 @@ def in_json(report):
     )
 
 
+@pytest.mark.slow_except("text")
 @pytest.mark.parametrize(
     "render",
     [

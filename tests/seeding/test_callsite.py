@@ -47,6 +47,7 @@ def test_two_calls_on_one_line_are_equal_sites():
     assert first == second
 
 
+@pytest.mark.slow
 def test_sites_of_discarded_code_are_not_kept():
     for i in range(callsite._MOST_KEPT + 10):
         source = compile("site = callsite.user_site()", f"cell_{i}.py", "exec")

@@ -448,6 +448,7 @@ def convnet(x, training):
     return tf.matmul(x, weights) + bias + tf.cast(count, x.dtype)
 
 
+@pytest.mark.slow_except("eager-keras_3-mixed_bfloat16")
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras_3", "tf_keras"])
 @pytest.mark.parametrize("way", WAYS)

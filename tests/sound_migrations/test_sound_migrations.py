@@ -9,7 +9,7 @@ from tests.support.tf1_referee import TF1_WARNINGS
 pytestmark = TF1_WARNINGS
 
 
-@pytest.mark.slow_except("softmax_regression", "actor_critic", "fused_batch_norm")
+@pytest.mark.slow_except("softmax_regression")
 @pytest.mark.parametrize("name", MIGRATIONS)
 def test_every_check_passes_on_a_sound_migration(name):
     migration = MIGRATIONS[name]

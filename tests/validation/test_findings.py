@@ -65,6 +65,7 @@ def line_with(comment):
         return next(number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {comment}"))
 
 
+@pytest.mark.slow
 def test_independent_faults_are_all_found_in_one_run():
     train = TrainStep(
         labels=np.array([0, 1, 2, 0]),
@@ -391,6 +392,7 @@ def deep_in_other_words(images, training):
     return 1e3 * (hidden[0] - hidden[1])
 
 
+@pytest.mark.slow
 def test_rounding_that_a_deep_network_amplifies_passes():
     migration = Migration(tf1=deep, port=shim_port(deep_in_other_words), inputs=IMAGES)
     report = validate(migration, checks=["random-inference"])
@@ -651,7 +653,7 @@ def test_evidence_is_told_once():
     assert str(report).count("Identical up to") == 1
 
 
-@pytest.mark.slow_except("port")
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(False, True), (True, False), (True, True)], ids=["port", "TF1", "both"])
 def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
     def stopped(hidden, number):
@@ -822,7 +824,7 @@ def strided_in_keras(padding):
     return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(images))
 
 
-@pytest.mark.slow_except("elsewhere")
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1, ((1, 3), (3, 1))], ids=["less", "elsewhere"])
 def test_a_fault_before_a_normalization_with_a_different_epsilon_ends_there(shift):
     with enable_v1_layers():
@@ -860,6 +862,7 @@ class Embedded(keras.Model):
         return keras.ops.softmax(left) * keras.ops.tanh(right)
 
 
+@pytest.mark.slow
 def test_two_faults_one_right_after_the_other_are_two_findings():
     report = validate(Migration(tf1=embedded, port=Embedded, inputs=np.array([[1, 2, 0, 3, 0], [4, 0, 8, 7, 6]])))
     mask, positions = report.findings
@@ -950,6 +953,7 @@ def test_a_dropout_that_the_port_lacks_is_at_its_line_in_tf1():
     assert finding.tf1.line.endswith(f":{line_with('dropped weights')}")
 
 
+@pytest.mark.slow
 def test_layers_of_one_class_in_blocks_of_one_class_are_one_fault():
     """Their scopes have two numbers each, since the second block has layers with the names of the first."""
 

@@ -97,7 +97,7 @@ def findings_of(inputs, tf1, port, trains=False):
 FROZEN = "A frozen BatchNormalization of Keras normalizes with its moving averages, in training too"
 
 
-@pytest.mark.slow_except("normalization of the port", "bias of TF1", "gamma of TF1")
+@pytest.mark.slow_except("bias of TF1")
 @pytest.mark.parametrize(
     ("inputs", "tf1", "port", "title", "remedy"),
     [
@@ -132,7 +132,7 @@ def test_a_variable_of_one_program_explains_what_differs(inputs, tf1, port, titl
     assert place.line.startswith(__file__)
 
 
-@pytest.mark.slow_except("ops")
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", [ROWS, IMAGES], ids=["ops", "fused"])
 def test_a_normalization_in_inference_mode_is_one_finding(inputs):
     (finding,) = findings_of(inputs, {"in_training": False}, {}, trains=inputs is ROWS)
@@ -163,7 +163,7 @@ class InInference(keras.Model):
         return self.logits(self.dropout(hidden, training=False))
 
 
-@pytest.mark.slow_except("rows-no dropout", "images-dropout")
+@pytest.mark.slow_except("images-dropout")
 @pytest.mark.parametrize("drops_out", [True, False], ids=["dropout", "no dropout"])
 @pytest.mark.parametrize("inputs", [ROWS, IMAGES], ids=["rows", "images"])
 def test_a_port_that_never_trains_is_one_finding(inputs, drops_out):
@@ -182,7 +182,7 @@ def two_layers(inputs, training):
     return affine(tf.nn.relu(affine(inputs, 5, "hidden", bias=True)), 3, "logits", bias=True)
 
 
-@pytest.mark.slow_except("hidden", "both")
+@pytest.mark.slow_except("hidden")
 @pytest.mark.parametrize("sizes", [(7, 3), (5, 2), (7, 2)], ids=["hidden", "logits", "both"])
 def test_variables_of_other_shapes_explain_what_differs(sizes):
     def make_port():
@@ -306,6 +306,7 @@ def network_with_kept_layer(inputs, training):
     return affine(tf.nn.relu(hidden), 3, "logits", bias=True)
 
 
+@pytest.mark.slow_except("no layer kept-outputs")
 @pytest.mark.parametrize("trains", [False, True], ids=["outputs", "training"])
 @pytest.mark.parametrize("keeps", [False, True], ids=["no layer kept", "a layer kept"])
 def test_what_a_port_computes_that_makes_layers_in_each_call_is_no_finding(keeps, trains):

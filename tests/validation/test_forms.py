@@ -154,6 +154,7 @@ def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
     ]
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("fault", [False, True])
 def test_recurrent_layers_whose_names_mislead_are_found_by_their_outputs(fault):
     """Also where a fault keeps the outputs from agreeing."""
@@ -202,7 +203,7 @@ def failed(report):
     return {check.name for check in report.checks if not check.ok}
 
 
-@pytest.mark.slow_except("gates in TF1's order")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name_map", "port", "checks"),
     [
@@ -285,6 +286,7 @@ RESHAPED = Migration(
 )
 
 
+@pytest.mark.slow
 def test_reshaped_and_transposed_variables_pass_every_check():
     report = validate(RESHAPED)
     assert report.ok, str(report)
@@ -318,7 +320,7 @@ def test_slices_of_ones_own():
     assert validate(sound).ok
 
 
-@pytest.mark.slow_except("BasicLSTMCell")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["BasicLSTMCell", "GRUCell"])
 def test_a_guided_training_begins_each_step_as_tf1(name):
     """With TF1's gradients and variables, even the port of a wrong loss has TF1's updates and slots."""

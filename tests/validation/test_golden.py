@@ -122,6 +122,7 @@ def test_a_fault_is_found_as_without_the_file(migration, golden):
     assert "RandomStandardNormal (4, 3)" in str(report)
 
 
+@pytest.mark.slow
 def test_place_line_and_cause_are_named_as_without_the_file(tmp_path):
     """Of large tensors, too, of which the file has some elements."""
 
@@ -218,7 +219,7 @@ def test_inputs_in_a_dict_are_recorded(tmp_path):
         validate(dataclasses.replace(without, inputs={"x": {"z": INPUTS}}), golden=tmp_path / "golden.npz")
 
 
-@pytest.mark.slow_except("NULs at the end")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [np.array(["a", "bc", "", "d"]), np.array([b"a", b"\xff", b"", b"d"]), ["a", "a\0", "", "d"]],

@@ -254,7 +254,7 @@ def a_function_as_metric():
     return given(keras.losses.MeanSquaredError(), metrics={"error": (v1.metrics.mean_absolute_error, squared)})
 
 
-@pytest.mark.slow_except("a_function_as_metric")
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [a_pair, a_metric_in_a_dict, a_function_as_metric])
 def test_a_metric_that_differs_has_the_lines_that_make_it(make):
     def tf1(inputs, training):
@@ -274,6 +274,7 @@ def test_a_copy_of_the_training_has_the_lines_of_new_metrics():
     assert train.line_of_metric("port", "error").endswith(here)
 
 
+@pytest.mark.slow_except("of_own_class-OwnHuber")
 @pytest.mark.parametrize(("make", "line"), [(in_a_dict, in_a_dict), (of_own_class, OwnHuber)])
 def test_a_finding_about_a_loss_has_that_line_or_that_of_the_users_own_code(make, line):
     def tf1(inputs, training):
@@ -444,6 +445,7 @@ def limits(positions):
     return tf.minimum(tf.abs(positions[None] - positions[:, None])[0], 3)
 
 
+@pytest.mark.slow_except("limits-OfLimits")
 @pytest.mark.parametrize(("index", "port"), [(remainders, OfRemainders), (limits, OfLimits)])
 def test_a_number_among_positions_has_its_line(index, port):
     """All that is computed from positions is constant, and has no values of its own in a trace."""

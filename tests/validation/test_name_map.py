@@ -148,6 +148,7 @@ def test_a_wrong_name_map_is_named_as_the_fault():
     assert "a_second" not in found.details
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("outputs_agree", [True, False])
 def test_names_in_a_name_map_that_the_port_does_not_have_are_a_fault_of_their_own(outputs_agree):
     class Port(Reversed):
@@ -193,6 +194,7 @@ def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
     assert not found["constant-weights"].ok
 
 
+@pytest.mark.slow_except("an activation left out")
 @pytest.mark.parametrize(
     ("of_tf1", "of_port"),
     [(tf.nn.relu, tf.identity), (lambda x: 0.5 * x, lambda x: 0.4 * x)],
@@ -220,6 +222,7 @@ def test_pairs_with_which_one_fault_explains_the_outputs_are_right(of_tf1, of_po
     assert not any("variables-match failed" in check.summary for check in report.checks)
 
 
+@pytest.mark.slow
 def test_pairs_that_nothing_shows_fail_with_the_map_to_correct():
     def sum_of_two(x, training):
         return tf.matmul(x, weight("p", 6, 5)) + tf.matmul(x, weight("q", 6, 5))
@@ -240,6 +243,7 @@ def test_pairs_that_nothing_shows_fail_with_the_map_to_correct():
     assert "# order only" in found.details
 
 
+@pytest.mark.slow_except("in training only")
 @pytest.mark.parametrize("training_only", [True, False], ids=["in training only", "always"])
 def test_names_of_variables_that_only_training_creates_are_compared(training_only):
     def tf1(x, training):

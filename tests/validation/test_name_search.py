@@ -153,7 +153,7 @@ def pairs_in(details):
     return namespace["name_map"]
 
 
-@pytest.mark.slow_except("gated", "recurrence")
+@pytest.mark.slow_except("gated")
 @pytest.mark.parametrize(
     ("tf1", "port", "inputs", "names"),
     [
@@ -191,6 +191,7 @@ def test_a_wrong_pair_of_variables_that_are_used_alike_is_named():
     assert "'linear/b'" not in found.details
 
 
+@pytest.mark.slow
 def test_values_before_a_fault_prove_pairs_and_bound_the_search():
     runs = []
 

@@ -46,6 +46,7 @@ def with_an_auxiliary_head(x, training):
     return (outputs, tf.matmul(hidden, weight("auxiliary", 5, 3))) if training else outputs
 
 
+@pytest.mark.slow
 def test_an_output_that_exists_in_training_only_is_compared_in_every_check():
     train = training_with(lambda: v1.train.GradientDescentOptimizer(0.1))
     report = validate(
@@ -92,6 +93,7 @@ def global_step():
     steps[:] = before
 
 
+@pytest.mark.slow
 def test_a_global_step_of_another_run_decides_no_rate(global_step):
     report, _ = first_rate(decayed)
     assert report.ok, str(report)
@@ -116,6 +118,7 @@ def policy(x, training):
     return tf.matmul(hidden, v1.get_variable("v", [5, 3], initializer=orthogonal))
 
 
+@pytest.mark.slow
 def test_draws_from_numpy_are_named_first_as_a_cause():
     found = checks_of(validate(Migration(tf1=policy, port=in_shim(policy), inputs=INPUTS)))["initializers-match"]
     assert not found.ok

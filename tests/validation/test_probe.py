@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_except("a sum over a batch of one")
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_inputs_do_not_show_is_found(case):
     program, inputs, title, reason = CASES[case]
@@ -81,6 +82,7 @@ def test_a_model_that_takes_no_other_batch_is_compared_with_the_given_one():
     assert "not compared with other inputs: " in summary
 
 
+@pytest.mark.slow
 def test_a_loss_is_compared_with_more_than_one_row():
     def train(reduction):
         return TrainStep(

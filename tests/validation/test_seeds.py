@@ -100,6 +100,7 @@ def test_an_initializer_of_tf_keras_that_two_layers_share_is_found():
     assert title.endswith("start with the same numbers: their initializers draw from one seed")
 
 
+@pytest.mark.slow_except("own initializers")
 @pytest.mark.parametrize(
     "port",
     [
@@ -148,6 +149,7 @@ def test_two_dropouts_of_one_seed_are_found_at_their_lines():
     assert finding.remedy
 
 
+@pytest.mark.slow
 def test_what_tf1_does_too_is_no_finding():
     def same_seeds(x, training):
         return tf1(x, training, seeds=(5, 5), initial_seed=3)

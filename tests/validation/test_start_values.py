@@ -87,6 +87,7 @@ def test_checks_have_one_order():
     assert tuple(CHECKS) == CHECK_NAMES
 
 
+@pytest.mark.slow
 def test_other_initializers_fail_one_check_and_all_others_compare():
     report = report_of(trains=True, initializer="he_normal")
     assert failed(report) == {"initializers-match"}, str(report)
@@ -99,7 +100,7 @@ def test_other_initializers_fail_one_check_and_all_others_compare():
         assert any(leaf.desired for leaf in check(report, name).comparisons["outputs"].leaves)
 
 
-@pytest.mark.slow_except("expect2-True", "expect3-False")
+@pytest.mark.slow_except("expect3-False")
 @pytest.mark.parametrize(
     ("expect", "accepted"),
     [
@@ -206,7 +207,7 @@ def test_training_begins_with_the_values_of_tf1_in_moving_averages_too():
     assert check(report, "initializers-match").differing == ("bn/gamma",)
 
 
-@pytest.mark.slow_except("first-0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("added", "line"), [("first", 0), ("last", 3)])
 def test_an_additional_dropout_is_named_by_its_line_and_takes_no_numbers(added, line):
     """All dropouts draw the same shape, so only the data flow tells which one is additional."""
@@ -223,6 +224,7 @@ def test_an_additional_dropout_is_named_by_its_line_and_takes_no_numbers(added, 
     assert hidden.ok == (added == "last")
 
 
+@pytest.mark.slow
 def test_an_additional_dropout_that_changes_nothing_passes():
     report = report_of(trains=True, added="unused")
     assert report.ok, str(report)

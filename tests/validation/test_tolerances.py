@@ -35,6 +35,7 @@ def migration(**changes):
     return Migration(tf1=forward, port=Off, inputs=INPUTS, **changes)
 
 
+@pytest.mark.slow_except("first match loose")
 @pytest.mark.parametrize(
     ("tolerances", "ok"),
     [

@@ -103,6 +103,7 @@ def test_noise_in_a_loop_and_around_it(is_older):
     assert "3 random ops of the port draw in turn what TF1 draws in a loop" in str(report)
 
 
+@pytest.mark.slow
 def test_training_through_a_loop():
     report = validate(stacked_cells, StackedCells, TRAIN, ["training-steps"])
     assert report.ok, str(report)

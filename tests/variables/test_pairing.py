@@ -42,7 +42,7 @@ def vgg_name(tf1_name):
     return {"fc6": "fc1", "fc7": "fc2", "fc8": "predictions"}[layer] + f"/{ROLES[weight]}"
 
 
-@pytest.mark.slow_except("ResNet50")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "scope", "port", "size", "rule"),
     [

@@ -266,6 +266,7 @@ TRAIN = TrainStep(
 )
 
 
+@pytest.mark.slow
 def test_a_port_of_keras_layers_is_audited():
     report = validate(migration(Port, train=TRAIN))
     assert report.audit.differing == (AuditedHyperparameter("optimizer", "epsilon", "1e-08", "1e-07"),)
@@ -281,7 +282,7 @@ def test_a_port_of_keras_layers_is_audited():
     }
 
 
-@pytest.mark.slow_except("epsilon")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "differing"),
     [

@@ -169,7 +169,7 @@ CATEGORICAL = keras.losses.CategoricalCrossentropy(from_logits=True)
 IN_TF1, IN_PORT = ("0.1", "none"), ("none", "0.1")
 
 
-@pytest.mark.slow_except("softmax", "mixture", "of others", "binary")
+@pytest.mark.slow_except("binary")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "values"),
     [
@@ -232,6 +232,7 @@ def of_classes_that_count(factor):
 FACTOR = "factor of the labels, such as 1 - label smoothing, differs"
 
 
+@pytest.mark.slow_except("in the port")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "title"),
     [
@@ -339,7 +340,7 @@ COLLAPSE = {"preprocess_collapse_repeated": True}
 REST = ", and with TF1's losses here, the rest agrees"
 
 
-@pytest.mark.slow_except("offset", "blank and collapse", "activation")
+@pytest.mark.slow_except("offset")
 @pytest.mark.parametrize(
     ("of_tf1", "of_port", "title", "remedy"),
     [
@@ -415,6 +416,7 @@ def test_a_sum_of_ctc_losses_is_no_fault_of_the_losses():
     assert findings and not any("CTC" in each.title for each in findings)
 
 
+@pytest.mark.slow
 def test_a_ctc_loss_of_which_the_labels_are_not_known_has_its_place():
     alike = SEQUENCES | {"labels": np.ones((2, 3), np.int32)}  # nothing tells these from other numbers
     (finding,) = findings_of(alike, of_tf1_ctc(), of_port_ctc(blank=0), steps=1, shape=(2, 7, 5))

@@ -232,7 +232,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow_except("-align_corners---", "-activation---0", "-is_training---")
+@pytest.mark.slow_except("-is_training---")
 @pytest.mark.parametrize(
     ("program", "changes", "failing", "op", "cause"),
     FAULTS,
@@ -289,7 +289,7 @@ def in_port(name):
     return f"port/{name}"
 
 
-@pytest.mark.slow_except("epsilon")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "failing", "op", "cause"),
     [
@@ -327,6 +327,7 @@ def test_a_fault_planted_in_a_keras_layer_is_a_cause(changes, failing, op, cause
         assert op is None or f"({op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
+@pytest.mark.slow
 def test_a_momentum_planted_in_a_keras_layer_is_a_cause():
     train = TrainStep(
         labels=np.array([1, 3]),
@@ -342,6 +343,7 @@ def test_a_momentum_planted_in_a_keras_layer_is_a_cause():
     assert {check.causes[0] for check in found} == {"momentum differs: 0.9 (TF1), 0.99 (port)"}
 
 
+@pytest.mark.slow
 def test_a_momentum_is_no_cause_where_outputs_differ():
     port = functools.partial(port_by_layers, epsilon=1e-3, momentum=0.99)
     report = validate(Migration(tf1=normalized, port=port, inputs=IMAGES, name_map=in_port))

@@ -157,7 +157,7 @@ class Unrolled(keras.Model):
 PORTS = {"loop": lambda fault: keras.layers.RNN(Cell(fault)), "python": Unrolled}
 
 
-@pytest.mark.slow_except("bias-loop")
+@pytest.mark.slow
 @pytest.mark.parametrize("form", PORTS)
 @pytest.mark.parametrize("fault", ["", "order", "bias", "activation", "square"])
 def test_a_fault_of_each_iteration_is_at_its_line_in_the_cell(form, fault):

@@ -117,7 +117,7 @@ SOUND = {
 }
 
 
-@pytest.mark.slow_except("weights")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_loss_has_no_findings(name):
     report = report_of(*SOUND[name])

@@ -354,7 +354,7 @@ def test_a_sound_port_has_no_findings(network):
     assert not found["titles"]
 
 
-@pytest.mark.slow_except(*(f"{network}-{fault}" for network, fault in QUICK))
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "fault", "title"), FAULTS, ids=[f"{network}-{fault}" for network, fault, _ in FAULTS]
 )

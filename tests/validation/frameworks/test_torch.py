@@ -229,7 +229,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow_except("rate")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_finding(name):
     port, expected = FAULTS[name]
@@ -237,6 +237,7 @@ def test_a_fault_is_one_finding(name):
     assert titles(report) == expected, str(report)
 
 
+@pytest.mark.slow
 def test_the_remedy_for_a_momentum_is_that_of_the_new_value():
     (finding,) = validate(of_images(lambda: Images(momentum=0.1))).findings
     assert finding.remedy == "pass momentum=0.01: in PyTorch, it is the share of the new value"
@@ -250,7 +251,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.slow_except("global norm")
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", CLIPS)
 def test_the_remedy_for_clipped_gradients_makes_the_port_clip(limited):
     def train_op(loss):
@@ -283,6 +284,7 @@ def test_a_hyperparameter_has_the_lines_of_its_layer():
     assert finding.port.source == "self.norm = nn.BatchNorm2d(6, eps, momentum)"
 
 
+@pytest.mark.slow
 def test_the_remedy_of_an_unknown_cause_is_to_return_more():
     class Untraced(FlattenedAsInTorch):
         def flatten(self, hidden):
@@ -297,6 +299,7 @@ def test_the_remedy_of_an_unknown_cause_is_to_return_more():
     assert "The first divergence could not be found: TypeError: only float32" in str(report)
 
 
+@pytest.mark.slow
 def test_the_remedy_for_a_flattened_image_names_the_entry_of_a_name_map():
     (finding,) = validate(of_images(FlattenedAsInTorch), checks=["constant-weights"]).findings
     assert finding.remedy.endswith("or rearrange the kernel after it: dense_to_torch(name, flattened=shape)")
@@ -454,6 +457,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_except("lazy")
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_module_that_cannot_be_run_is_refused(name):
@@ -498,6 +502,7 @@ def test_an_optimizer_gets_the_parameters():
         validate(trained(lambda: momentum(Images().parameters())))
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_keras_is_refused():
     report = validate(trained(lambda: keras.optimizers.SGD(0.1)), checks=["training-steps"])
     assert "port_optimizer returned SGD, which cannot update a torch.nn.Module" in titles(report)[0]
@@ -564,13 +569,14 @@ def test_optimizers_agree_where_they_compute_the_same(name):
     assert "the optimizers agree for gradients from 1e-10 to 1000" in check.summary
 
 
+@pytest.mark.slow
 def test_slots_and_updates_are_compared():
     report = validate(trained(momentum), checks=["training-steps"])
     assert "slots" in next(iter(report.checks[0].trainings["eagerly"].steps.values()))
     assert "the optimizers agree for gradients from 1e-10 to 1000" in report.checks[0].summary
 
 
-@pytest.mark.slow_except("adam")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("port_optimizer", "tf1_optimizer", "title"),
     [
@@ -609,6 +615,7 @@ def test_a_loss_that_is_summed_is_one_finding():
     assert titles(report) == ["loss: reduction differs: Mean (TF1), Sum (port)"]
 
 
+@pytest.mark.slow
 def test_a_schedule_steps_after_each_update():
     check = named(validate(trained(with_schedule, scheduled), checks=["training-steps"]), "training-steps")
     assert check.ok, check
@@ -637,6 +644,7 @@ class FrozenHead(Images):
         self.logits.requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_a_frozen_parameter_is_not_trained():
     migration = trained(momentum, port=FrozenHead, var_list=["conv/*", "norm/*", "hidden/*"])
     report = validate(migration, checks=["variables-match", "training-steps"])

@@ -244,6 +244,7 @@ def validated(network, fault=""):
     return validate(replace(migration, port=lambda: migration.port(fault)), checks=CHECKS)
 
 
+@pytest.mark.slow_except("own cell")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_sound_port_has_no_findings(network):
     report = validated(network)
@@ -286,7 +287,7 @@ FAULTS = [
 QUICK = ("images-padding", "images-order of a flatten", "words-sum", "encoder-scale", "decoder-corners")
 
 
-@pytest.mark.slow_except(*QUICK)
+@pytest.mark.slow_except("images-order of a flatten")
 @pytest.mark.parametrize(
     ("network", "fault", "title"), FAULTS, ids=[f"{network}-{fault}" for network, fault, _ in FAULTS]
 )
@@ -332,7 +333,7 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.slow_except("tanh-erf", "tanh-sigmoid", "SiLU-ReLU")
+@pytest.mark.slow_except("SiLU-ReLU")
 @pytest.mark.parametrize(
     ("tf1", "port", "title"), ACTIVATIONS, ids=[f"{tf1 or 'none'}-{port or 'none'}" for tf1, port, _ in ACTIVATIONS]
 )
@@ -413,6 +414,7 @@ def blocks(x, training):
     return x
 
 
+@pytest.mark.slow
 def test_dropouts_that_the_port_lacks_are_one_finding():
     migration = Migration(tf1=blocks, port=lambda: Blocks(0.0), inputs=numbers(3, 5, 8))
     report = validate(migration, checks=["random-training", "constant-mode"])
@@ -420,6 +422,7 @@ def test_dropouts_that_the_port_lacks_are_one_finding():
     assert report.findings[0].count == 3
 
 
+@pytest.mark.slow
 def test_dropouts_of_the_same_rate_are_no_finding():
     report = validate(Migration(tf1=blocks, port=lambda: Blocks(0.3), inputs=numbers(3, 5, 8)))
     assert not [finding for finding in report.findings if finding.kind == "computation"], str(report)
@@ -466,6 +469,7 @@ def small_weights(x, training):
     return x
 
 
+@pytest.mark.slow_except("random-inference")
 @pytest.mark.parametrize("check", ["random-inference", "random-training"])
 def test_a_place_is_before_a_tensor_that_agrees_by_chance(check):
     migration = Migration(tf1=small_weights, port=SmallWeights, inputs=numbers(3, 5, 8))

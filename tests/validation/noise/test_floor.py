@@ -95,6 +95,7 @@ def failed(report):
 NUMERICAL = {"constant-weights", "random-inference", "random-training", "constant-mode"}
 
 
+@pytest.mark.slow
 def test_a_fault_below_the_guides_tolerance_fails():
     wrong_epsilon = migration(shim_port(classifier, epsilon=1.001e-3))
     assert validate(wrong_epsilon, tolerances=[Tolerance()]).ok
@@ -108,6 +109,7 @@ def test_a_fault_below_the_guides_tolerance_fails():
         assert re.search(rf"first divergence at batchnorm/\w+ \(\w+\) at \S*test_floor.py:{line}", check.summary)
 
 
+@pytest.mark.slow
 def test_a_port_that_rounds_differently_passes():
     report = validate(migration(shim_port(in_other_words)))
     assert report.ok, str(report)

@@ -238,7 +238,7 @@ def backend_is_installed(backend):
         pytest.skip(f"{backend} is not installed")
 
 
-@pytest.mark.slow_except("jax-softmax_regression", *(f"torch-{name}" for name in (*QUICK, "schedule")))
+@pytest.mark.slow_except("jax-softmax_regression")
 @pytest.mark.parametrize(
     ("backend", "name"),
     [

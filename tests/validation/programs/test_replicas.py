@@ -85,7 +85,7 @@ def named(found, mark):
     return [name for name in ALL if found[name].startswith(mark)]
 
 
-@pytest.mark.slow_except("dense_network-keras")
+@pytest.mark.slow
 @pytest.mark.parametrize("kit", KITS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_sound_ports_pass(found, network, kit):

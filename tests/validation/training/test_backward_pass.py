@@ -119,6 +119,7 @@ def trained(tf1, port, loss, inputs=INPUTS):
     )
 
 
+@pytest.mark.slow
 def test_another_factor_of_a_gradient_is_found_at_its_line():
     migration = trained(two_heads(scaled(-0.1)), lambda: TwoHeads(scaled(-1.0)), of_two_heads)
     (finding,) = validate(migration, checks=["training-steps"]).findings

@@ -196,6 +196,7 @@ def test_reports_show_the_noise():
     assert row["path"].replace("'", "&#x27;") in html_report.render([report])
 
 
+@pytest.mark.slow
 def test_a_tolerance_of_the_users_counts_first():
     faulty = migration(port_loss=scaled_loss(1 + 1e-4), tolerances=[Tolerance(rtol=1e-2, atol=1e-3)])
     assert check(faulty).ok

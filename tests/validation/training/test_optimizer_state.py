@@ -183,6 +183,7 @@ def test_a_fault_that_has_not_reached_the_weights(fault):
     assert '"name": "slots"' in json_report.render([report])
 
 
+@pytest.mark.slow
 def test_momentum_is_compared_while_the_rate_stays_the_same():
     """Keras sums gradients times the rate of their step, TF1 gradients: they agree only while it is constant."""
     boundaries, rates = [1], [0.1, 0.01]
@@ -202,6 +203,7 @@ def test_momentum_is_compared_while_the_rate_stays_the_same():
     assert compared(again, 2) == {"slots['momentum']['dense/kernel']"}
 
 
+@pytest.mark.slow
 def test_slots_of_a_users_own_update_are_not_compared():
     class Halved(keras.optimizers.Adam):
         """Adam with a second moment of half the size."""
@@ -216,6 +218,7 @@ def test_slots_of_a_users_own_update_are_not_compared():
     assert compared(found, 0) == set()
 
 
+@pytest.mark.slow
 def test_a_users_tolerance_for_slots_counts():
     tf1, port, _, _ = FAULTS["beta2"]
     loose, strict = (

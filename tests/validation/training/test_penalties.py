@@ -127,7 +127,7 @@ def mean_with_penalty(labels, logits):
     return tf.reduce_mean(rows + halved(v1.trainable_variables()))
 
 
-@pytest.mark.slow_except("in gradients", "in both losses")
+@pytest.mark.slow_except("in both losses")
 @pytest.mark.parametrize(
     "given",
     [
@@ -151,6 +151,7 @@ def test_weight_decay_passes_wherever_both_programs_have_it(given):
     assert not differing
 
 
+@pytest.mark.slow
 def test_weight_decay_in_a_collection_passes_without_training():
     migration = Migration(tf1=in_collection("losses"), port=port(0.01), inputs=INPUTS)
     report = validate(migration)
@@ -175,7 +176,7 @@ KERNELS, BIASES = "hidden/kernel, logits/kernel", "hidden/bias, logits/bias"
 HALVED = ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
 
 
-@pytest.mark.slow_except("gradients", "one layer", "only the port")
+@pytest.mark.slow_except("one layer")
 @pytest.mark.parametrize(
     ("given", "names", "tf1", "of_port"),
     [
@@ -207,6 +208,7 @@ def test_weight_decay_that_differs_is_one_finding(given, names, tf1, of_port):
     assert finding.count == len(names.split(", "))
 
 
+@pytest.mark.slow
 def test_the_line_of_a_penalty_is_named():
     in_losses = {"tf1_loss": with_penalty(squared), **in_port_loss(kernels_of_keras)}
     for given, of_tf1, of_port in (
@@ -288,6 +290,7 @@ def test_a_layer_that_the_port_does_not_freeze_gets_a_regularizer():
     assert finding.remedy.startswith("penalize hidden/kernel by 0.01 sum(w**2) in the port, as keras.regularizers.L2")
 
 
+@pytest.mark.slow_except("none")
 @pytest.mark.parametrize("regularized", [True, False], ids=["L2", "none"])
 def test_a_layer_that_only_the_port_freezes_hides_its_penalty(regularized):
     report = report_of(frozen_port(regularized=regularized), tf1_loss=with_penalty(halved))

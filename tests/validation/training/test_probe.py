@@ -79,7 +79,7 @@ def cosine():
     return v1.train.MomentumOptimizer(v1.train.cosine_decay(0.1, v1.train.get_or_create_global_step(), 3000), 0.9)
 
 
-@pytest.mark.slow_except("boundary", "norm", "epsilon")
+@pytest.mark.slow_except("norm")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "place"),
     [
@@ -449,6 +449,7 @@ def test_the_updates_of_a_training_op_that_depends_on_the_model_are_not_probed(t
     assert check.ok and reason in check.summary, check.summary
 
 
+@pytest.mark.slow_except("40")
 @pytest.mark.parametrize("boundary", [30, 40])
 def test_rates_of_a_training_op_with_a_loss_of_its_own_are_compared_at_far_steps(boundary):
     def train_op(loss):
@@ -548,6 +549,7 @@ def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, ne
     assert "return tf.compat.v1.train.MomentumOptimizer" in finding.remedy
 
 
+@pytest.mark.slow
 def test_updates_that_differ_after_the_rate_changes_are_found_without_a_cause():
     class FasterWhenLow(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
@@ -605,7 +607,7 @@ def test_slots_that_begin_with_other_numbers_are_confirmed():
 CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
 
 
-@pytest.mark.slow_except("weights of the port", "factor")
+@pytest.mark.slow_except("weights of the port")
 @pytest.mark.parametrize(
     ("train_op", "of_layer", "title", "remedy"),
     [
@@ -642,7 +644,7 @@ def in_own_code():
     return v1.train.GradientDescentOptimizer(0.1 / (1.0 + step))
 
 
-@pytest.mark.slow_except("far", "port")
+@pytest.mark.slow_except("far")
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "source"),
     [

@@ -155,6 +155,7 @@ def test_an_error_in_a_framework_loss_has_the_line_that_makes_the_loss():
     assert "CategoricalCrossentropy()" in finding.port.source
 
 
+@pytest.mark.slow
 def test_a_metric_that_differs_has_the_lines_of_both_functions():
     (finding,) = check(metrics={"mean": (mean_logit, faulty_metric)}, steps=1).findings
     assert finding.title == "metrics['mean'] differs in step 0"

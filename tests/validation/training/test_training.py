@@ -67,7 +67,7 @@ def test_step_k_takes_batch_k():
     assert_is_session(steps, hand_written_session(batches=batches * 2))
 
 
-@pytest.mark.slow_except("layer")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [keras.layers.Layer, tf.Module], ids=["layer", "module"])
 def test_programs_may_change_the_dicts_that_they_are_passed(kind):
     """A model_fn may remove columns of its features and add others."""

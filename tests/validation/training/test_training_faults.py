@@ -93,7 +93,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.slow_except("no update of moving averages")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_at_its_step(fault):
     changes, expected = FAULTS[fault]
@@ -111,7 +111,7 @@ def test_a_planted_fault_is_found_at_its_step(fault):
     assert any(cause.startswith(CAUSES[fault]) for cause in found.causes[:2]) or fault not in CAUSES
 
 
-@pytest.mark.slow_except("port")
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["tf1", "port"])
 def test_a_count_is_not_a_moving_average(program):
     """Only one program counts its calls."""
@@ -129,6 +129,7 @@ def test_a_count_is_not_a_moving_average(program):
     assert found.causes == ()
 
 
+@pytest.mark.slow
 def test_rounding_that_an_optimizer_amplifies_is_no_fault():
     """The gradient of a bias before a batch normalization is 0; Adam updates by its sign, however small it is."""
     found = check(
@@ -140,6 +141,7 @@ def test_rounding_that_an_optimizer_amplifies_is_no_fault():
     assert not found.trainings["eagerly, left to itself"]
 
 
+@pytest.mark.slow
 def test_a_training_begins_with_the_initial_values_of_tf1():
     found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
     assert found.ok, found.details

@@ -93,7 +93,7 @@ def test_var_list_trains_what_minimize_trains():
     assert steps[0]["weights"].keys() == steps[0]["gradients"].keys() == {"logits/kernel", "logits/bias"}
 
 
-@pytest.mark.slow_except("keras3-logits frozen")
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [(), ("hidden",), ("logits",)], ids=["all", "hidden frozen", "logits frozen"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_a_port_may_freeze_only_what_is_not_in_the_var_list(kit, frozen):
@@ -189,7 +189,7 @@ def report_of_two_layers(train_op, stops=False, frozen=True):
     )
 
 
-@pytest.mark.slow_except("apply_gradients", "stop_gradient")
+@pytest.mark.slow_except("apply_gradients")
 @pytest.mark.parametrize(
     ("train_op", "stops"),
     [(minimize_head, False), (apply_head, False), (minimize_all, True)],
