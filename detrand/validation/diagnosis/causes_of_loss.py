@@ -21,7 +21,7 @@ from detrand.validation.diagnosis.causes import (
     use_order,
 )
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
-from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, kind_of
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, kind_of, only_in
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.results import AuditedHyperparameter, Fault
 from detrand.validation.training.loss import LossInput
@@ -105,6 +105,14 @@ def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):
         if op is not None and is_only and not all(uses_labels_only) and op.type in _COMPARISONS:
             yield in_one_program(who, f"masks the loss by the labels ({op.type})")
+    only = [each.keys() - PLUMBING for each in only_in(*divergence.regions)]
+    sides = zip(
+        ("TF1", "the port"), (divergence.tf1, divergence.port), only, only[::-1], divergence.operands, strict=True
+    )
+    for who, op, mine, others, operands in sides:
+        is_product = op is not None and kind(op) == "Mul" and mine == {"Mul"} and not others
+        if is_product and [bool(each) and each <= labels for each in operands].count(True) == 1:
+            yield in_one_program(who, "weights the loss by the labels (Mul)")
     constants = differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"

@@ -42,6 +42,7 @@ _MOST_STEPS = 8  # to split a divergence into several
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 _COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
+_OF_TWO = _COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
 
 
 class Diagnosis(NamedTuple):
@@ -643,7 +644,7 @@ class _Search:
             for position, tensor in enumerate(op.inputs)
             for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
             for pair in (
-                *_other_inputs(state, op, other, position),
+                *(_other_inputs(state, op, other, position) if _take_alike(op, other) else ()),
                 *(self._same_outputs(state, op, other) if op.type == other.type else ()),
             )
         ]
@@ -856,6 +857,11 @@ def _last_before(program: Program, op: TracedOp, kinds: Sequence[str]) -> Traced
             return None
         op = takers[0]
     return None
+
+
+def _take_alike(op: TracedOp, other: TracedOp) -> bool:
+    """Return whether the inputs of two ops mean the same: a sum takes axes where a product takes a factor."""
+    return kind(op) == kind(other) or {kind(op), kind(other)} <= _OF_TWO
 
 
 def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int | None) -> Iterator[_Pair]:

@@ -627,6 +627,27 @@ def test_a_term_that_one_of_several_sums_lacks_is_the_only_finding():
     assert finding.tf1.line.endswith(f":{line_of(with_all)}")
 
 
+@pytest.mark.parametrize("masks", [True, False])
+def test_a_mask_that_one_of_several_terms_lacks_is_the_only_finding(masks):
+    def masked(everywhere):
+        def loss(labels, outputs):
+            mask = tf.cast(tf.greater(labels, 0), tf.float32)
+            errors = tf.square(tf.nn.tanh(outputs) - labels)
+            first = 5.0 * tf.reduce_sum(mask * errors if everywhere else errors) / 6.0
+            return (
+                first + tf.reduce_sum(mask * tf.square(outputs)) / 6.0 + tf.reduce_sum((1.0 - mask) * tf.abs(outputs))
+            )
+
+        return loss
+
+    finding, *others = validated(
+        masked(not masks), of_tf1=masked(masks), labels=NUMBERS, checks=["training-steps"]
+    ).findings
+    assert not others
+    assert finding.title == f"loss: only {'TF1' if masks else 'the port'} weights the loss by the labels (Mul)"
+    assert finding.confirmed
+
+
 @pytest.mark.parametrize("reads_logits", [True, False])
 def test_a_term_that_reads_outputs_as_the_other_of_probabilities_and_logits_is_named(reads_logits):
     def shares_and_given(outputs):
