@@ -644,3 +644,32 @@ def test_axes_that_are_flattened_in_another_order_are_named_where_several_ops_ta
     assert finding.title == title, str(finding)
     assert finding.remedy == "transpose it to (0, 2, 3, 1) in the port before it is flattened"
     assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
+def refined(inputs, training, *, runs=4):
+    """A state that the same layer refines again and again, and that two layers read."""
+    kernel, hidden = v1.get_variable("kernel", (4, 4)), inputs
+    for _ in range(runs):
+        hidden = tf.sin(tf.matmul(hidden, kernel)) + inputs
+    return dense(hidden, 2, "last") * dense(hidden, 2, "gate")
+
+
+@pytest.mark.slow_except("3", "6")
+@pytest.mark.parametrize("runs", [2, 3, 5, 6])
+def test_the_number_of_iterations_in_python_is_named(runs):
+    finding = only_finding(refined, ROWS, runs=runs)
+    assert finding.title == f"number of iterations of a loop in Python differs: 4 (TF1), {runs} (port)", str(finding)
+    assert finding.remedy == "run the loop 4 times in the port"
+    assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
+def masked(inputs, mask, training, *, by=tf.multiply):
+    return dense(by(tf.tanh(dense(inputs, 4, "first")), mask), 2, "last")
+
+
+def test_an_input_that_one_program_does_not_use_has_its_name():
+    def ignoring(hidden, mask):
+        return hidden * tf.cast(hidden > 0.1, tf.float32)
+
+    report = validate(Migration(tf1=masked, port=shim_port(masked, by=ignoring), inputs=(ROWS, np.abs(ROWS))))
+    assert "only TF1 uses input 1 (mask) here" in [report.findings[0].title, *report.findings[0].others], str(report)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detrand.arguments import and_more
+from detrand.arguments import and_more, plural
 from detrand.comparison.values import LeafComparison
 from detrand.validation.audit.hyperparameters import (
     ACTIVATION,
@@ -177,6 +177,10 @@ def causes(
     found += random_ops
     if divergence is not None and divergence.hyperparameter is not None:
         return (of_hyperparameter(divergence.hyperparameter, divergence.count),)
+    if divergence is not None and divergence.iterations is not None:
+        tf1, port = divergence.iterations
+        remedy = f"run the loop {plural(tf1, 'time')} in the port"
+        return (of_values("number of iterations of a loop in Python", tf1, port, remedy=remedy),)
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))
@@ -849,7 +853,8 @@ def _uses(divergence: Divergence) -> Iterator[Cause]:
     """Yield the inputs that only one program uses on the way."""
     for who, mine, other in (("TF1", *divergence.uses), ("the port", *divergence.uses[::-1])):
         for position in sorted(mine - other):
-            yield Cause(f"only {who} uses input {position} here", fault=Fault.ONLY_IN_ONE)
+            name = f" ({divergence.inputs[position]})" if position < len(divergence.inputs) else ""
+            yield Cause(f"only {who} uses input {position}{name} here", fault=Fault.ONLY_IN_ONE)
 
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:

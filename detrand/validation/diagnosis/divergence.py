@@ -50,6 +50,7 @@ class Divergence:
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
+      inputs: the names of the inputs, by position, as far as TF1's function has them.
       given: the positions of the inputs from which the two ops are computed.
       operands: the positions of the inputs from which each operand of the two ops is computed.
       confirmed: what makes more agree, in words; empty if nothing was found that does.
@@ -62,6 +63,7 @@ class Divergence:
       producer: where the port lacks the ops of TF1's region, its op after which they belong.
       term_of: the program whose only output is the other's plus a term, ``"TF1"`` or ``"the port"``; empty if neither.
       is_order: whether the programs compute the same in another order, and differ twice because of it.
+      iterations: how often a loop in Python runs in TF1 and in the port, if that is what differs.
       is_swap: whether each of two tensors is taken in the place of the other one, and the programs differ twice.
     """
 
@@ -78,6 +80,7 @@ class Divergence:
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")
     uses: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    inputs: tuple[str, ...] = ()
     given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     operands: tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]] = ((), ())
     confirmed: str = ""
@@ -89,6 +92,7 @@ class Divergence:
     producer: TracedOp | None = None
     term_of: str = ""
     is_order: bool = False
+    iterations: tuple[int, int] | None = None
     is_swap: bool = False
 
     @property

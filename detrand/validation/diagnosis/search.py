@@ -7,18 +7,19 @@ confirmed, and it is the only one; where it does not, the next divergence is ano
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from detrand.arguments import and_more
-from detrand.checkpoints.upstream import op_of
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
@@ -83,9 +84,19 @@ def find_divergences(
     port = traced_port(migration, config, tf1_shapes, initial)
     tf1 = replace(tf1, ops=with_dilations(tf1.ops)).of_outputs(differing)
     search = _Search(tf1, port, differing, known, hyperparameters)
-    divergences = tuple(search.divergences())
+    names = _names_of_inputs(migration.tf1)
+    divergences = tuple(replace(each, inputs=names) for each in search.divergences())
     as_written = {} if divergences else port.outputs_as_written()
     return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
+
+
+def _names_of_inputs(function: Any) -> tuple[str, ...]:
+    """Return the names of the inputs of a TF1 program, as far as its function has them."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a graph
+        return ()
+    return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:
@@ -317,6 +328,9 @@ class _Search:
         constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
+        if not trial.suspects and (iterations := _iterations_at(state, *trial.ends)):
+            ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
+            divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=iterations, attributes={})
         return trial, _confirmed(divergence, trial, rest_agrees=not rest.diverged)
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
@@ -628,6 +642,7 @@ class _Search:
         if tf1_op is not None and port_op is not None and _users(tf1, tf1_op) == _users(port, port_op):
             yield from self._same_outputs(state, tf1_op, port_op)
         yield from _moved_differently(state)
+        yield from _after_more_iterations(state)
         takes = defaultdict(list)
         for op in port.diverged:
             for tensor in op.inputs:
@@ -755,6 +770,69 @@ def _copies(ops: Mapping[str, TracedOp], name: str) -> tuple[list[str], bool]:
     like = ops[name].type, ops[name].line, _AGAIN.sub("", name)
     found = [each for each, op in ops.items() if (op.type, op.line, _AGAIN.sub("", each)) == like]
     return [each for each in found if not iteration_of(each)[1]], False
+
+
+def _after_more_iterations(state: TraceComparison) -> Iterator[_Pair]:
+    """Yield what a loop in Python computes in the end, where one program has more iterations of it."""
+    for op in state.port.diverged:
+        for number, tensor in enumerate(op.inputs):
+            for name in state.port.matched.get(tensor, ()):
+                for each in _later_copies(state.tf1, op_of(name)):
+                    if kind(op) in _kinds_after(state.tf1, each):
+                        yield each, tensor, (op.name, number)
+                        yield each, tensor, None  # for all ops that take it
+    for op in state.tf1.diverged:
+        for tensor in op.inputs:
+            for name in state.tf1.matched.get(tensor, ()):
+                for each in _later_copies(state.port, op_of(name)):
+                    if kind(op) in _kinds_after(state.port, each):
+                        yield tensor, each, None
+
+
+def _later_copies(program: Program, name: str) -> list[str]:
+    """Return what the copies of an op compute that depend on it, and have no counterpart; the last one first."""
+    ops, diverged = program.trace.ops, {op.name for op in program.diverged}
+    if name not in ops or not ops[name].line:
+        return []
+    copies = [each for each in _copies(ops, name)[0] if each in diverged]
+    later = [each for each in copies if name in _upstream_in(ops, each)]
+    return [tensor for each in reversed(later) for tensor in program.trace.values_of(ops[each])[:1]]
+
+
+def _kinds_after(program: Program, tensor: str) -> set[str]:
+    """Return the kinds of the ops that take a tensor, perhaps after its elements are moved."""
+    kinds, waiting = set[str](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        takers = [op for op in program.trace.ops.values() if name in op.inputs]
+        kinds |= set(map(kind, takers))
+        waiting += [each for op in takers if kind(op) in PLUMBING | MOVES for each in program.trace.values_of(op)]
+    return kinds
+
+
+def _iterations_at(state: TraceComparison, tf1: str | None, port: str | None) -> tuple[int, int] | None:
+    """Return after how many iterations of a loop in Python TF1 and the port compute two tensors, if that differs."""
+    tf1_op, port_op, ops = op_of(tf1 or ""), op_of(port or ""), (state.tf1.trace.ops, state.port.trace.ops)
+    if tf1_op not in ops[0] or port_op not in ops[1]:
+        return None
+    of_tf1, of_port = _copies(ops[0], tf1_op)[0], _copies(ops[1], port_op)[0]
+    in_port = {op_of(name) for name in state.tf1.matched.get(tf1 or "", ())} - {port_op}
+    in_tf1 = {op_of(name) for name in state.port.matched.get(port or "", ())} - {tf1_op}
+    if in_port.isdisjoint(of_port) and in_tf1.isdisjoint(of_tf1):
+        return None
+    numbers = _iteration(ops[0], of_tf1, tf1_op), _iteration(ops[1], of_port, port_op)
+    return numbers if numbers[0] != numbers[1] else None
+
+
+def _iteration(ops: Mapping[str, TracedOp], copies: Sequence[str], name: str) -> int:
+    """Return the number of an op's iteration, from 1: how many of its copies are computed one from the other."""
+    needed = _upstream_in(ops, name)
+    before = [each for each in copies if each != name and each in needed]
+    return 1 + max((_iteration(ops, before, each) for each in before), default=0)
+
+
+def _upstream_in(ops: Mapping[str, TracedOp], name: str) -> set[str]:
+    return all_upstream([name], lambda each: ops[each].sources if each in ops else ())
 
 
 def _compute_alike(state: TraceComparison, tensors: tuple[str | None, str | None]) -> bool:
