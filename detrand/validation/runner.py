@@ -24,8 +24,13 @@ from detrand.validation.audit.hyperparameters import FORGET_BIAS, PortHyperparam
 from detrand.validation.diagnosis.causes_of_loss import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
-from detrand.validation.diagnosis.name_map import flow_of_port, flow_of_tf1, pair_by_flow, variables_by_op
-from detrand.validation.diagnosis.name_search import search_names
+from detrand.validation.diagnosis.name_map import (
+    flow_of_port,
+    flow_of_tf1,
+    pair_by_flow,
+    search_names,
+    variables_by_op,
+)
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
 from detrand.validation.frameworks.framework import Framework

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from keras import layers, ops
 
 import detrand
-from detrand.validation.diagnosis.search import _iterations
+from detrand.validation.diagnosis.candidates import iterations
 from detrand.validation.frameworks.traces import TracedOp
 
 STEPS, UNITS = 3, 4
@@ -131,4 +131,4 @@ def test_the_copies_of_an_op_in_a_python_loop_have_its_name_but_for_a_number():
 
     tf1 = ops(*(f"{loop}/iteration_{number}/Tanh" for loop, count in (("a", 2), ("b", 3)) for number in range(count)))
     port = ops("encoder/Tanh", "encoder_1/Tanh", "decoder/Tanh", "decoder_1/Tanh", "decoder_2/Tanh")
-    assert _iterations(tf1, port, "a/iteration_0/Tanh", "encoder/Tanh") == [("a/iteration_1/Tanh", "encoder_1/Tanh")]
+    assert iterations(tf1, port, "a/iteration_0/Tanh", "encoder/Tanh") == [("a/iteration_1/Tanh", "encoder_1/Tanh")]

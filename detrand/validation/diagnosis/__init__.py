@@ -5,6 +5,7 @@
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
 - `matching`: two traces side by side: which tensors hold the same numbers.
 - `divergence`: a place where the programs diverge.
+- `candidates`: the pairs of tensors of which the port's may get TF1's value.
 - `search`: the search for all divergences; each is confirmed by giving the port TF1's value.
 - `depth`: how far apart the tensors of both programs are, for a chart.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
@@ -12,5 +13,4 @@
 - `causes_of_loss`: the likely causes of a difference of two losses, by which labels and outputs these take.
 - `causes_of_training`: the likely causes of a difference of two trainings, and of moving averages.
 - `name_map`: the pairs of variables that both programs use alike, whatever their names are.
-- `name_search`: the pairs of variables that are used alike, by the values that both programs compute.
 """

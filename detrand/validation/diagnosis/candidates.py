@@ -1,0 +1,276 @@
+"""Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
+
+`candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, what the programs
+move differently, and what a loop in Python comes to that has more iterations in one program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from detrand.checkpoints.upstream import all_upstream, op_of
+from detrand.validation.diagnosis.loops import iteration_of
+from detrand.validation.diagnosis.matching import Program, TraceComparison
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind
+from detrand.validation.frameworks.traces import Edge, TracedOp
+
+_MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and along a chain
+_AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
+COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
+_OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
+
+# A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
+Pair = tuple[str, str, Edge | None]
+
+
+def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) -> Iterator[Pair]:
+    """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
+    tf1, port = state.tf1, state.port
+    tf1_op, port_op = state.first_ops()
+    if tf1_op is not None and port_op is not None and users(tf1, tf1_op) == users(port, port_op):
+        yield from same_outputs(state, tf1_op, port_op)
+    yield from _moved_differently(state)
+    yield from _after_more_iterations(state)
+    takes = defaultdict(list)
+    for op in port.diverged:
+        for tensor in op.inputs:
+            takes[tensor].append(op)
+    if tf1_op is not None:  # TF1 computes more before several ops
+        for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
+            kinds = sorted(_computes(port, op) for op in takes[tensor])
+            if len(kinds) == len(edges_of(tensor)) > 1:
+                last = _last_before(tf1, tf1_op, kinds) or (tf1_op if len(_takers(tf1, tf1_op)) > 1 else None)
+                yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
+    anchored = [
+        pair
+        for op in tf1.diverged
+        for position, tensor in enumerate(op.inputs)
+        for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
+        for pair in (
+            *(_other_inputs(state, op, other, position) if _take_alike(op, other) else ()),
+            *(same_outputs(state, op, other) if op.type == other.type else ()),
+        )
+    ]
+    depth = [(tf1.depth.get(op_of(pair[0]), -1), port.depth.get(op_of(pair[1]), -1)) for pair in anchored]
+    yield from (pair for _, pair in sorted(zip(map(sum, depth), anchored, strict=True), key=lambda each: each[0]))
+    yield from _inputs_of_one_type(state)
+    for path, tensor in tf1.trace.outputs.items():
+        if path in port.trace.outputs and port.trace.outputs[path] not in tf1.matched.get(tensor, ()):
+            yield tensor, port.trace.outputs[path], None
+    for first, second in itertools.product(tf1.first, port.first):
+        yield from same_outputs(state, first, second)
+    for first, second in _of_one_type(state):
+        if second in port.first:
+            yield from same_outputs(state, first, second)
+            value = port.value(second)
+            for copy in (each for name in tf1.trace.values_of(first)[:1] for each in tf1.copies(name)):
+                moved = tf1.value(copy)
+                if value is not None and moved is not None and moved.shape == value.shape:
+                    yield from same_outputs(state, copy, second)
+
+
+def same_outputs(state: TraceComparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[Pair]:
+    """Yield the outputs of two ops, in order."""
+    for pair in zip(state.tf1.trace.values_of(tf1_op), state.port.trace.values_of(port_op), strict=False):
+        yield *pair, None
+
+
+def used_alike(state: TraceComparison) -> list[tuple[TracedOp, TracedOp]]:
+    """Return the diverged ops of one kind that ops of the same types take, those nearest to the divergence first."""
+    taken_by = [{op.name: users(side, op) for op in side.diverged} for side in (state.tf1, state.port)]
+    pairs = [
+        (state.tf1.depth[tf1_op.name] + state.port.depth[port_op.name], tf1_op, port_op)
+        for tf1_op, port_op in itertools.product(state.tf1.diverged[:_MOST_NEAR], state.port.diverged[:_MOST_NEAR])
+        if kind(tf1_op) == kind(port_op) and taken_by[0][tf1_op.name] == taken_by[1][port_op.name]
+    ]
+    return [(tf1_op, port_op) for _, tf1_op, port_op in sorted(pairs, key=lambda each: each[0])]
+
+
+def _of_one_type(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield the diverged ops of each type, of which both programs have equally many, in pairs."""
+    of_type = [defaultdict[str, list[TracedOp]](list) for _ in range(2)]
+    for found, program in zip(of_type, (state.tf1, state.port), strict=True):
+        for op in program.diverged:
+            found[op.type].append(op)
+    for op_type, ops in of_type[0].items():
+        if len(ops) == len(of_type[1][op_type]):
+            yield from zip(ops, of_type[1][op_type], strict=True)
+
+
+def _inputs_of_one_type(state: TraceComparison) -> Iterator[Pair]:
+    """Yield inputs of which one agrees with another tensor, because the other program computes more before the op."""
+    for tf1_op, port_op in _of_one_type(state):
+        for pair in _other_inputs(state, tf1_op, port_op, None):
+            if (pair[0] in state.tf1.matched) != (pair[1] in state.port.matched):
+                yield pair
+
+
+def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, position: int | None) -> Iterator[Pair]:
+    """Yield the inputs of an op of each program, besides the one that both have in common, where they differ."""
+    if len(op.inputs) != len(other.inputs):
+        return
+
+    def have_one_in_common(inputs: Iterable[str]) -> bool:
+        return any(port in state.tf1.matched.get(tf1, ()) for tf1, port in zip(op.inputs, inputs, strict=True))
+
+    inputs = [*enumerate(other.inputs)]
+    is_commutative = {op.type, other.type} <= COMMUTATIVE
+    if is_commutative and not have_one_in_common(other.inputs) and have_one_in_common(other.inputs[::-1]):
+        inputs.reverse()
+    for tf1_number, (tf1_tensor, (number, port_tensor)) in enumerate(zip(op.inputs, inputs, strict=True)):
+        if tf1_number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
+            yield tf1_tensor, port_tensor, (other.name, number)
+
+
+def _take_alike(op: TracedOp, other: TracedOp) -> bool:
+    """Return whether the inputs of two ops mean the same: a sum takes axes where a product takes a factor."""
+    return kind(op) == kind(other) or {kind(op), kind(other)} <= _OF_TWO
+
+
+def _moved_differently(state: TraceComparison) -> Iterator[Pair]:
+    """Yield what the programs make of one tensor by moving its elements: in one shape, and in different orders."""
+    for op in state.port.first:
+        if kind(op) not in MOVES:
+            continue
+        sources = {name for tensor in op.inputs[:1] for name in state.port.matched.get(tensor, ())}
+        of_tf1 = [each for name in sources for each in _moved(state.tf1, name)]
+        for other in _moved(state.port, op.inputs[0]):
+            port = state.port.trace.values[other]
+            for tensor in of_tf1:
+                tf1 = state.tf1.trace.values[tensor]
+                if tf1.shape == port.shape and other not in state.tf1.matched.get(tensor, ()):
+                    yield tensor, other, None
+
+
+def _moved(program: Program, tensor: str) -> list[str]:
+    """Return the tensors that ops make of one by moving its elements, of which several ops take each."""
+    found, waiting = list[str](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        takers = [op for op in program.trace.ops.values() if name in op.inputs[:1]]
+        found += [name] if len(takers) > 1 and name != tensor and name in program.trace.values else []
+        waiting += [each for op in takers if kind(op) in PLUMBING | MOVES for each in program.trace.values_of(op)]
+    return found
+
+
+def _after_more_iterations(state: TraceComparison) -> Iterator[Pair]:
+    """Yield what a loop in Python computes in the end, where one program has more iterations of it."""
+    for op in state.port.diverged:
+        for number, tensor in enumerate(op.inputs):
+            for name in state.port.matched.get(tensor, ()):
+                for each in _later_copies(state.tf1, op_of(name)):
+                    if kind(op) in _kinds_after(state.tf1, each):
+                        yield each, tensor, (op.name, number)
+                        yield each, tensor, None  # for all ops that take it
+    for op in state.tf1.diverged:
+        for tensor in op.inputs:
+            for name in state.tf1.matched.get(tensor, ()):
+                for each in _later_copies(state.port, op_of(name)):
+                    if kind(op) in _kinds_after(state.port, each):
+                        yield tensor, each, None
+
+
+def _later_copies(program: Program, name: str) -> list[str]:
+    """Return what the copies of an op compute that depend on it, and have no counterpart; the last one first."""
+    ops, diverged = program.trace.ops, {op.name for op in program.diverged}
+    if name not in ops or not ops[name].line:
+        return []
+    copies = [each for each in _copies(ops, name)[0] if each in diverged]
+    later = [each for each in copies if name in _upstream_in(ops, each)]
+    return [tensor for each in reversed(later) for tensor in program.trace.values_of(ops[each])[:1]]
+
+
+def _kinds_after(program: Program, tensor: str) -> set[str]:
+    """Return the kinds of the ops that take a tensor, perhaps after its elements are moved."""
+    kinds, waiting = set[str](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        takers = [op for op in program.trace.ops.values() if name in op.inputs]
+        kinds |= set(map(kind, takers))
+        waiting += [each for op in takers if kind(op) in PLUMBING | MOVES for each in program.trace.values_of(op)]
+    return kinds
+
+
+def iterations_at(state: TraceComparison, tf1: str | None, port: str | None) -> tuple[int, int] | None:
+    """Return after how many iterations of a loop in Python TF1 and the port compute two tensors, if that differs."""
+    tf1_op, port_op, ops = op_of(tf1 or ""), op_of(port or ""), (state.tf1.trace.ops, state.port.trace.ops)
+    if tf1_op not in ops[0] or port_op not in ops[1]:
+        return None
+    of_tf1, of_port = _copies(ops[0], tf1_op)[0], _copies(ops[1], port_op)[0]
+    in_port = {op_of(name) for name in state.tf1.matched.get(tf1 or "", ())} - {port_op}
+    in_tf1 = {op_of(name) for name in state.port.matched.get(port or "", ())} - {tf1_op}
+    if in_port.isdisjoint(of_port) and in_tf1.isdisjoint(of_tf1):
+        return None
+    numbers = _iteration(ops[0], of_tf1, tf1_op), _iteration(ops[1], of_port, port_op)
+    return numbers if numbers[0] != numbers[1] else None
+
+
+def iterations(
+    tf1: Mapping[str, TracedOp], port: Mapping[str, TracedOp], tf1_op: str, port_op: str
+) -> list[tuple[str, str]]:
+    """Return what two ops of an iteration are in the other iterations; nothing if neither is in a loop.
+
+    A loop in Python has copies of an op on one line, equally many for each iteration, whose names are numbered.
+    """
+    groups = [_copies(ops, name) for ops, name in ((tf1, tf1_op), (port, port_op))]
+    counts = [len(group) for group, is_loop in groups if is_loop]
+    if not counts or len(set(counts)) > 1 or any(len(group) % counts[0] for group, _ in groups):
+        return []
+    chosen = []
+    for (group, is_loop), name in zip(groups, (tf1_op, port_op), strict=True):
+        step = len(group) // counts[0]
+        chosen.append(group if is_loop else group[group.index(name) % step :: step])
+    pairs = list(zip(*chosen, strict=True))
+    return [pair for pair in pairs if pair != (tf1_op, port_op)] if (tf1_op, port_op) in pairs else []
+
+
+def _copies(ops: Mapping[str, TracedOp], name: str) -> tuple[list[str], bool]:
+    """Return an op in all iterations of its loop, and whether that is known from its name."""
+    key, number = iteration_of(name)
+    if number:
+        return [each for each in ops if iteration_of(each)[0] == key], True
+    like = ops[name].type, ops[name].line, _AGAIN.sub("", name)
+    found = [each for each, op in ops.items() if (op.type, op.line, _AGAIN.sub("", each)) == like]
+    return [each for each in found if not iteration_of(each)[1]], False
+
+
+def _iteration(ops: Mapping[str, TracedOp], copies: Sequence[str], name: str) -> int:
+    """Return the number of an op's iteration, from 1: how many of its copies are computed one from the other."""
+    needed = _upstream_in(ops, name)
+    before = [each for each in copies if each != name and each in needed]
+    return 1 + max((_iteration(ops, before, each) for each in before), default=0)
+
+
+def _upstream_in(ops: Mapping[str, TracedOp], name: str) -> set[str]:
+    return all_upstream([name], lambda each: ops[each].sources if each in ops else ())
+
+
+def users(program: Program, op: TracedOp) -> list[str]:
+    """Return the types of the ops that take an op's tensors."""
+    return sorted(other.type for other in _takers(program, op))
+
+
+def _takers(program: Program, op: TracedOp) -> list[TracedOp]:
+    return [other for other in program.trace.ops.values() if op.name in other.sources]
+
+
+def _computes(program: Program, op: TracedOp) -> str:
+    """Return the kind of an op, or of the op that takes what it moves: a product of matrices may be of flat ones."""
+    while kind(op) in PLUMBING | MOVES and len(takers := _takers(program, op)) == 1:
+        op = takers[0]
+    return kind(op)
+
+
+def _last_before(program: Program, op: TracedOp, kinds: Sequence[str]) -> TracedOp | None:
+    """Return the op, from one op on and along a chain, that ops of these kinds take something from; None for none."""
+    for _ in range(_MOST_STEPS):
+        takers = _takers(program, op)
+        if sorted(_computes(program, taker) for taker in takers) == kinds:
+            return op
+        if len(takers) != 1:
+            return None
+        op = takers[0]
+    return None
