@@ -1,14 +1,15 @@
 """Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
 
-`candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, what the programs
-move differently, and what a loop in Python comes to that has more iterations in one program.
+`candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, and what the
+programs move differently. `after_more_iterations` yields what a loop in Python comes to that has more iterations in one
+program.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from detrand.checkpoints.upstream import all_upstream, op_of
@@ -33,7 +34,6 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     if tf1_op is not None and port_op is not None and users(tf1, tf1_op) == users(port, port_op):
         yield from same_outputs(state, tf1_op, port_op)
     yield from _moved_differently(state)
-    yield from _after_more_iterations(state)
     takes = defaultdict(list)
     for op in port.diverged:
         for tensor in op.inputs:
@@ -156,8 +156,8 @@ def _moved(program: Program, tensor: str) -> list[str]:
     return found
 
 
-def _after_more_iterations(state: TraceComparison) -> Iterator[Pair]:
-    """Yield what a loop in Python computes in the end, where one program has more iterations of it."""
+def after_more_iterations(state: TraceComparison) -> Iterator[Pair]:
+    """Yield pairs of what a loop in Python computes in the end, if one program has more iterations of it."""
     for op in state.port.diverged:
         for number, tensor in enumerate(op.inputs):
             for name in state.port.matched.get(tensor, ()):
@@ -174,13 +174,33 @@ def _after_more_iterations(state: TraceComparison) -> Iterator[Pair]:
 
 
 def _later_copies(program: Program, name: str) -> list[str]:
-    """Return what the copies of an op compute that depend on it, and have no counterpart; the last one first."""
+    """Return what the copies of an op compute in later iterations of a loop in Python; the last one first.
+
+    These have no counterpart, and ops of the same types lead from one to the next as lead to the op from the iteration
+    before.
+    """
     ops, diverged = program.trace.ops, {op.name for op in program.diverged}
     if name not in ops or not ops[name].line:
         return []
-    copies = [each for each in _copies(ops, name)[0] if each in diverged]
-    later = [each for each in copies if name in _upstream_in(ops, each)]
-    return [tensor for each in reversed(later) for tensor in program.trace.values_of(ops[each])[:1]]
+    copies = sorted(_copies(ops, name)[0], key=lambda each: len(_upstream_in(ops, each)))
+    before = [each for each in copies if each != name and each in _upstream_in(ops, name)]
+    if not before:
+        return []
+    body, found, last = _between(ops, before[-1], name), list[str](), name
+    for each in copies[copies.index(name) + 1 :]:
+        if each in diverged and _between(ops, last, each) == body:
+            found += program.trace.values_of(ops[each])[:1]
+            last = each
+    return found[::-1]
+
+
+def _between(ops: Mapping[str, TracedOp], start: str, end: str) -> Counter[str]:
+    """Return the types of the ops by which an op depends on another one."""
+    found = {start}
+    for name in ops:  # in the order of the computation
+        if not found.isdisjoint(ops[name].sources):
+            found.add(name)
+    return Counter(ops[name].type for name in _upstream_in(ops, end) & found - {start})
 
 
 def _kinds_after(program: Program, tensor: str) -> set[str]:
@@ -196,16 +216,15 @@ def _kinds_after(program: Program, tensor: str) -> set[str]:
 
 def iterations_at(state: TraceComparison, tf1: str | None, port: str | None) -> tuple[int, int] | None:
     """Return after how many iterations of a loop in Python TF1 and the port compute two tensors, if that differs."""
-    tf1_op, port_op, ops = op_of(tf1 or ""), op_of(port or ""), (state.tf1.trace.ops, state.port.trace.ops)
-    if tf1_op not in ops[0] or port_op not in ops[1]:
-        return None
-    of_tf1, of_port = _copies(ops[0], tf1_op)[0], _copies(ops[1], port_op)[0]
-    in_port = {op_of(name) for name in state.tf1.matched.get(tf1 or "", ())} - {port_op}
-    in_tf1 = {op_of(name) for name in state.port.matched.get(port or "", ())} - {tf1_op}
-    if in_port.isdisjoint(of_port) and in_tf1.isdisjoint(of_tf1):
-        return None
-    numbers = _iteration(ops[0], of_tf1, tf1_op), _iteration(ops[1], of_port, port_op)
-    return numbers if numbers[0] != numbers[1] else None
+    in_tf1 = (op_of(name) for name in state.port.matched.get(port or "", ()))
+    in_port = (op_of(name) for name in state.tf1.matched.get(tf1 or "", ()))
+    if any(tf1 in _later_copies(state.tf1, name) for name in in_tf1) or any(
+        port in _later_copies(state.port, name) for name in in_port
+    ):
+        ends = (state.tf1.trace.ops, op_of(tf1 or "")), (state.port.trace.ops, op_of(port or ""))
+        of_tf1, of_port = (_iteration(ops, _copies(ops, name)[0], name) for ops, name in ends)
+        return None if of_tf1 == of_port else (of_tf1, of_port)
+    return None
 
 
 def iterations(

@@ -24,6 +24,7 @@ from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.candidates import (
     COMMUTATIVE,
     Pair,
+    after_more_iterations,
     candidates,
     iterations,
     iterations_at,
@@ -330,9 +331,9 @@ class _Search:
         constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
-        if not trial.suspects and (iterations := iterations_at(state, *trial.ends)):
+        if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
-            divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=iterations, attributes={})
+            divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
         return trial, _confirmed(divergence, trial, rest_agrees=not rest.diverged)
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
@@ -413,6 +414,10 @@ class _Search:
 
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        for trial in itertools.islice(self._trials_of(state, after_more_iterations(state)), _MOST_ALIKE):
+            rest = self._run(done, trial)
+            if rest is not None and not rest.diverged and iterations_at(state, *trial.ends):
+                return trial, rest
         of_output = None  # makes an output agree, and shows nothing
         of_number = None  # gives an array to a single number, and may be half of what differs
         for trial in itertools.islice(self._trials_of(state, candidates(state, self._port.edges_of)), _MOST_RUNS):
