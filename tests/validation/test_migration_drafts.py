@@ -231,7 +231,9 @@ def tensorflow_as_it_is(monkeypatch):
 
 
 @pytest.mark.usefixtures("tensorflow_as_it_is")
-def test_a_model_that_needs_tf_contrib_is_imported_with_the_stand_in_beside_it(folder, capsys):
+def test_a_model_that_needs_tf_contrib_is_imported_with_the_stand_in_beside_it(folder, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("tensorflow.contrib")]:  # of another test
+        monkeypatch.delitem(sys.modules, name)
     (folder / "of_contrib.py").write_text(
         "import tensorflow as tf\n"
         "from tensorflow.contrib import layers\n\n\n"

@@ -113,7 +113,8 @@ class LossFaults:
     def __init__(self, runner: Runner):
         self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()
         self._loss = PortLoss(runner, runner.tf1.loss_of_outputs())
-        self._diverged = TraceComparison(self._tf1, self._loss.trace, RTOLS[0]).tf1.diverged
+        comparison = TraceComparison(self._tf1, self._loss.trace, RTOLS[0])
+        self._diverged, self._in_both = comparison.tf1.diverged, comparison.port.matched.keys()
         (self._output,) = self._tf1.outputs.values()
         self._target = float(self._tf1.values[self._output].elements[0])
 
@@ -198,7 +199,7 @@ class LossFaults:
             taken = self._taken(ops)
             arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
             arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
-            outputs = [tensor for tensor in arrays if self._loss.is_of(tensor, "outputs")]
+            outputs = [each for each in arrays if each in self._in_both and self._loss.is_of(each, "outputs")]
             for cause, word, convert in CONVERSIONS if len(outputs) == 1 else ():
                 with np.errstate(all="ignore"):
                     array = convert(arrays[outputs[0]])
