@@ -409,7 +409,12 @@ class _Explanation:
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
 
     def of_updates(self, part: _Part) -> Iterator[Finding]:
-        """Yield what the port's optimizer needs, or else what explains the updates."""
+        """Yield what the port's optimizer needs, or else what explains the updates; nothing if the rates do.
+
+        Other rates change slots, and with these the updates of later steps whose rates agree.
+        """
+        if self.needed.rate and not self.needed.others:
+            return
         for cause in self.needed.beside(part.likely) or (None,):
             yield self.finding(part, self.lines_of("optimizer"), cause=cause)
 

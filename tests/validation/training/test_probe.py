@@ -811,3 +811,25 @@ def test_rates_that_change_slowly_are_not_called_late():
     made = dataclasses.replace(made, train=dataclasses.replace(made.train, steps=3))
     (finding,) = validate(made, checks=["training-steps"]).findings
     assert finding.title.startswith("learning rate differs in step "), finding.title
+
+
+def test_updates_of_later_steps_that_hold_earlier_rates_are_no_finding_of_their_own():
+    """RMSprop keeps a momentum of updates, which the rates of earlier steps have scaled."""
+
+    def tf1_optimizer():
+        step = v1.train.get_or_create_global_step()
+        rate = v1.train.exponential_decay(0.045, step, 2, 0.94, staircase=True)
+        return v1.train.RMSPropOptimizer(rate, decay=0.9, momentum=0.9, epsilon=1.0)
+
+    class OwnRMSprop(keras.optimizers.RMSprop):
+        def build(self, variables):
+            super().build(variables)
+            for velocity in self._velocities:
+                velocity.assign(keras.ops.ones(velocity.shape))
+
+    def port():
+        return OwnRMSprop(schedules.ExponentialDecay(0.045, 2, 0.94), rho=0.9, momentum=0.9, epsilon=1.0)
+
+    findings = checked(tf1_optimizer, port).findings
+    assert [each.title for each in findings] == ["learning rate differs in step 1: 0.045 (TF1), 0.0436291 (port)"]
+    assert findings[0].confirmed == "with TF1's value in the port's optimizer, the updates agree"
