@@ -681,12 +681,10 @@ def _first_between_transposes(region: Sequence[TracedOp]) -> tuple[str, str]:
     """Return the kind of a region's first op, and how its axes are transposed before it, and back after it."""
     first, order = region[0], region[0].constants.get("input 1")
     if kind(first) == "Transpose" and order is not None:
-        back = np.argsort(order).tolist()
+        perms = {op.name: op.constants.get("input 1") for op in region if kind(op) == "Transpose"}
+        back = {name for name, perm in perms.items() if perm is not None and np.array_equal(perm, np.argsort(order))}
         for op in region:
-            if first.name in op.sources and any(
-                op.name in each.sources and kind(each) == "Transpose" and each.constants["input 1"].tolist() == back
-                for each in region
-            ):
+            if first.name in op.sources and any(op.name in each.sources for each in region if each.name in back):
                 return kind(op), _move(first)
     return kind(first), "not transposed"
 
