@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from detrand.validation.diagnosis.causes_of_training import (
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.programs.outcome import ADDED_LOSS, RunConfig
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Finding, Found, Place
+from detrand.validation.results import Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import (
     AVERAGES_BEGIN,
@@ -380,9 +380,13 @@ class _Explanation:
         yield self.finding(part, kind="computation")
         if "gradients" in self.parts:
             return
-        if in_one := self.runner.stop_in_one_program(self.tf1.steps[0]["gradients"]):
+        yield from self.of_stop(self.tf1.steps[0]["gradients"])
+
+    def of_stop(self, variables: Collection[str], confirmed: str = "") -> Iterator[Finding]:
+        """Yield that only one program stops gradients of some variables, if it does."""
+        if in_one := self.runner.stop_in_one_program(variables):
             who, in_tf1, in_port, names = in_one
-            cause = in_one_program(who, f"stops gradients of {and_more(names, 4)} (tf.stop_gradient)")
+            cause = in_one_program(who, f"stops gradients of {and_more(names, 4)} (tf.stop_gradient)", confirmed)
             yield finding_of_cause(self.runner, "training", cause, place_of(in_tf1, ""), place_of(in_port, ""))
 
     def of_loss(self, part: _Part) -> Sequence[Finding]:
@@ -402,6 +406,9 @@ class _Explanation:
             cause = cause._replace(confirmed=part.likely[0].confirmed if part.likely else "")
             return [finding_of_cause(self.runner, "training", cause, *places)]
         found = _findings_of_gradients(self.runner, part.comparison)
+        if all(each.fault in _OPS_ONLY for each in found):  # a gradient may be stopped on one of several ways
+            variables = [_variable(leaf.path) for leaf in part.comparison.leaves if not leaf.ok]
+            found = list(self.of_stop(variables, part.likely[0].confirmed if part.likely else "")) or found
         return found or [self.finding(part, self.lines_of_variable(part.variable))]
 
     def of_rate(self, part: _Part) -> Iterator[Finding]:
@@ -443,6 +450,7 @@ _FINDINGS_OF: dict[str, Callable[[_Explanation, _Part], Iterable[Finding]]] = {
 }
 
 
+_OPS_ONLY = {Fault.ONLY_IN_ONE, Fault.OPS, Fault.UNEXPLAINED}
 _SYMPTOMS_OF = {"loss": "loss", **dict.fromkeys(UPDATED, "optimizer")}
 
 

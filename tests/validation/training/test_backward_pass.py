@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from detrand import Migration, TrainStep, validate
 from detrand.validation.golden import record_golden
+from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
 
 pytestmark = TF1_WARNINGS
@@ -196,3 +197,22 @@ def test_with_a_golden_file_the_variable_is_named(tmp_path):
     record_golden([migration], tmp_path / "golden.npz")
     (finding,) = validate(migration, golden=tmp_path / "golden.npz").findings
     assert "gradient" in finding.title and "hidden/kernel" in finding.title
+
+
+def gated(inputs, training, *, gate=tf.stop_gradient):
+    """A layer whose gate passes no gradient on, beside a variable of which the outputs do not change."""
+    hidden = tf.matmul(inputs, v1.get_variable("hidden/kernel", (4, 6))) + 0.0 * v1.get_variable("unused", (6,))
+    gates = gate(tf.sigmoid(hidden))  # of the gates
+    return tf.matmul(tf.tanh(hidden) * gates, v1.get_variable("logits/kernel", (6, 2)))
+
+
+@pytest.mark.parametrize("who", ["TF1", "the port"])
+def test_a_gradient_that_is_stopped_on_one_of_two_ways_has_the_line_of_the_stop(who):
+    def without(inputs, training):
+        return gated(inputs, training, gate=tf.identity)
+
+    of_tf1, of_port = (gated, without) if who == "TF1" else (without, gated)
+    (finding,) = validate(trained(of_tf1, shim_port(of_port), of_one), checks=["training-steps"]).findings
+    assert finding.title == f"only {who} stops gradients of hidden/kernel (tf.stop_gradient)"
+    assert finding.confirmed == "with TF1's gradients, the updates agree"
+    assert "# of the gates" in (finding.tf1 if who == "TF1" else finding.port).source
