@@ -673,3 +673,28 @@ def test_an_input_that_one_program_does_not_use_has_its_name():
 
     report = validate(Migration(tf1=masked, port=shim_port(masked, by=ignoring), inputs=(ROWS, np.abs(ROWS))))
     assert "only TF1 uses input 1 (mask) here" in [report.findings[0].title, *report.findings[0].others], str(report)
+
+
+def highway(inputs, training, *, carries=False, layers=1):
+    """Layers that share their weights, each with a gate between what it computes and what it takes."""
+    hidden = inputs
+    for _ in range(layers):
+        with v1.variable_scope("layer", reuse=v1.AUTO_REUSE):
+            gate, new = tf.sigmoid(dense(hidden, 4, "gate")), tf.tanh(dense(hidden, 4, "new"))
+        first, second = (hidden, new) if carries else (new, hidden)
+        hidden = gate * first + (1.0 - gate) * second
+    return dense(hidden, 2, "last")
+
+
+@pytest.mark.slow_except("3")
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_gate_the_other_way_round_is_one_finding(layers):
+    def tf1(inputs, training):
+        return highway(inputs, training, layers=layers)
+
+    finding = only_finding_of(tf1, shim_port(highway, carries=True, layers=layers), ROWS)
+    assert finding.title == "two tensors are swapped: layer/Tanh and input 0 (inputs)", str(finding)
+    assert (finding.remedy, finding.confirmed) == (
+        "exchange the two in the port",
+        "with the two exchanged, the rest agrees",
+    )

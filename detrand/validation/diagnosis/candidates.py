@@ -1,8 +1,8 @@
 """Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
 
 `candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, and what the
-programs move differently. `after_more_iterations` yields what a loop in Python comes to that has more iterations in one
-program.
+programs move differently. `exchanges` yields what two ops take in each other's place, and `after_more_iterations` what
+a loop in Python comes to that has more iterations in one program.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.loops import iteration_of
@@ -154,6 +155,43 @@ def _moved(program: Program, tensor: str) -> list[str]:
         found += [name] if len(takers) > 1 and name != tensor and name in program.trace.values else []
         waiting += [each for op in takers if kind(op) in PLUMBING | MOVES for each in program.trace.values_of(op)]
     return found
+
+
+class Crossing(NamedTuple):
+    """An op of TF1 and one of the port that take the same, but for one tensor, which both programs have.
+
+    Attributes:
+      tf1: TF1's op.
+      tensor: what it takes.
+      port: the port's op.
+      number: the position of the input there.
+      other: what that is.
+    """
+
+    tf1: TracedOp
+    tensor: str
+    port: TracedOp
+    number: int
+    other: str
+
+
+def exchanges(state: TraceComparison) -> Iterator[tuple[Crossing, Crossing]]:
+    """Yield the pairs of ops of which each takes, in the port, what the other one takes in TF1."""
+    found = []
+    for tf1, port in itertools.product(state.tf1.diverged[:_MOST_NEAR], state.port.diverged[:_MOST_NEAR]):
+        if tf1.type == port.type and len(tf1.inputs) == 2:
+            differing = list(_other_inputs(state, tf1, port, None))
+            if len(differing) == 1:
+                ((tensor, other, edge),) = differing
+                if tensor in state.tf1.matched and other in state.port.matched and edge is not None:
+                    found.append(Crossing(tf1, tensor, port, edge[1], other))
+    for first, second in itertools.combinations(found, 2):
+        crossed = (
+            first.other in state.tf1.matched[second.tensor],
+            second.other in state.tf1.matched[first.tensor],
+        )
+        if all(crossed) and first.tf1 is not second.tf1 and first.port is not second.port:
+            yield first, second
 
 
 def after_more_iterations(state: TraceComparison) -> Iterator[Pair]:

@@ -181,6 +181,8 @@ def causes(
         tf1, port = divergence.iterations
         remedy = f"run the loop {plural(tf1, 'time')} in the port"
         return (of_values("number of iterations of a loop in Python", tf1, port, remedy=remedy),)
+    if divergence is not None and divergence.is_swap and (swapped := tuple(_inputs(divergence))):
+        return swapped
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))

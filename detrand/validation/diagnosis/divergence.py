@@ -235,7 +235,13 @@ def _in_another_order(first: Divergence, second: Divergence) -> Divergence | Non
 
 
 def _is_again(first: Divergence, second: Divergence) -> bool:
-    """Return whether the ops that only one program has in a divergence are among those of an earlier one."""
+    """Return whether the ops that only one program has in a divergence are among those of an earlier one.
+
+    Two tensors may also be swapped in each iteration of a loop in Python.
+    """
+    if first.is_swap and second.is_swap:
+        lines = [[op and op.line for op in (each.tf1, each.port)] for each in (first, second)]
+        return lines[0] == lines[1]
     if not first.confirmed or not second.confirmed or first.attribute or second.attribute:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)

@@ -20,12 +20,15 @@ import numpy as np
 
 from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
+from detrand.comparison.structures import flatten
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.candidates import (
     COMMUTATIVE,
+    Crossing,
     Pair,
     after_more_iterations,
     candidates,
+    exchanges,
     iterations,
     iterations_at,
     same_outputs,
@@ -90,9 +93,16 @@ def find_divergences(
     """
     port = traced_port(migration, config, tf1_shapes, initial)
     tf1 = replace(tf1, ops=with_dilations(tf1.ops)).of_outputs(differing)
-    search = _Search(tf1, port, differing, known, hyperparameters)
+    inputs = dict(zip(tf1.inputs, map(np.asarray, flatten(list(migration.first_batch()))), strict=False))
+    search = _Search(tf1, port, inputs, differing, known, hyperparameters)
     names = _names_of_inputs(migration.tf1)
-    divergences = tuple(replace(each, inputs=names) for each in search.divergences())
+    named = {op: f"input {number} ({name})" for number, (op, name) in enumerate(zip(tf1.inputs, names, strict=False))}
+
+    def with_names(found: Divergence) -> Divergence:
+        of_tf1, of_port = (tuple(named.get(name, name) for name in each) for each in found.taken)
+        return replace(found, inputs=names, taken=(of_tf1, of_port))
+
+    divergences = tuple(map(with_names, search.divergences()))
     as_written = {} if divergences else port.outputs_as_written()
     return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
 
@@ -124,6 +134,7 @@ class Trial:
       edge: the edge if only this one gets the value.
       hyperparameter: the hyperparameter that is substituted.
       depth: how many diverged ops lie on the longest way to the end in TF1.
+      is_swap: whether two tensors are exchanged.
     """
 
     substitution: Substitution
@@ -134,6 +145,7 @@ class Trial:
     edge: Edge | None = None
     hyperparameter: AuditedHyperparameter | None = None
     depth: int = 0
+    is_swap: bool = False
 
 
 # A divergence, and the trial that ends it, if one is known.
@@ -149,11 +161,12 @@ class _Search:
         self,
         tf1: Trace,
         port: TracedPort,
+        inputs: Mapping[str, np.ndarray],
         differing: Collection[str],
         known: Sequence[Trial],
         hyperparameters: Sequence[AuditedHyperparameter],
     ):
-        self._tf1, self._port, self._differing = tf1, port, differing
+        self._tf1, self._port, self._inputs, self._differing = tf1, port, inputs, differing
         self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
         self._known = [trial for trial in known if trial.hyperparameter is None]
         self._audited = list(self._of_hyperparameters(hyperparameters))
@@ -181,7 +194,7 @@ class _Search:
             self._known, self._audited = known, [trial for trial in audited if id(trial) not in map(id, masking)]
             found = self._around(masking, found)
         for trial, _ in found:
-            if trial is not None and trial.words:
+            if trial is not None and trial.words and not trial.is_swap:  # which is found again
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
         return one_for_each_fault([divergence for _, divergence in found])
 
@@ -331,6 +344,9 @@ class _Search:
         constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
+        if trial.is_swap:
+            tf1, port = (end or "" for end in trial.ends)
+            divergence = replace(divergence, is_swap=True, taken=((tf1,), tuple(state.port.matched[port][:1])))
         if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
@@ -414,6 +430,12 @@ class _Search:
 
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        for crossings in itertools.islice(exchanges(state), _MOST_ALIKE):
+            trial = self._exchange(crossings)
+            rest = self._run(done, trial)
+            changed = {name for name, _ in trial.substitution.edges}
+            if rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged):
+                return trial, rest
         for trial in itertools.islice(self._trials_of(state, after_more_iterations(state)), _MOST_ALIKE):
             rest = self._run(done, trial)
             if rest is not None and not rest.diverged and iterations_at(state, *trial.ends):
@@ -439,6 +461,27 @@ class _Search:
                 return trial, rest
         found = of_number or of_output
         return found or self._in_attributes(state, done, (None, None), state.diverged - 1)
+
+    def _exchange(self, crossings: tuple[Crossing, Crossing]) -> Trial:
+        """Return the trial that exchanges what two ops of the port take, in all iterations of a loop in Python."""
+        edges, right = dict[Edge, np.ndarray](), set[str]()
+        for each in crossings:
+            position = each.tf1.inputs.index(each.tensor)
+            again = iterations(self._tf1.ops, self._port.ops, each.tf1.name, each.port.name)
+            for tf1_op, port_op in [(each.tf1.name, each.port.name), *again]:
+                given, tensor = self._tf1.ops[tf1_op].inputs[position], self._port.ops[port_op].inputs[each.number]
+                array = self._tf1.values[given].array if given in self._tf1.values else self._inputs.get(given)
+                if array is not None:
+                    edges[port_op, each.number] = self._port.fitted(array, tensor)
+                    right.add(tensor)
+        first = crossings[0]
+        return Trial(
+            Substitution(edges, right=frozenset(right)),
+            (first.tensor, first.other),
+            "with the two exchanged",
+            edge=(first.port.name, first.number),
+            is_swap=True,
+        )
 
     def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
         """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""
@@ -615,7 +658,7 @@ class _Search:
     ) -> tuple[Trial, TraceComparison]:
         """Return a trial in all iterations of a loop, if still more agrees then."""
         trial, rest = found
-        if trial.suspects or not trial.words or not rest.diverged:
+        if trial.suspects or trial.is_swap or not trial.words or not rest.diverged:
             return found
         edges, right = dict(trial.substitution.edges), set(trial.substitution.right)
         tf1_tensor, port_tensor = (each or "" for each in trial.ends)
