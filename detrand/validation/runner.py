@@ -294,7 +294,9 @@ class Runner:
             given = self.op_seeds_of_loops() if config.training and config.mode == "constant" else ()
             ops = self.tf1.outcome(TRAINING if config.training else INFERENCE).random_ops
             shapes = tuple(dict.fromkeys(op.shape for op in ops if op.shape is not None))
-            self._ports[config] = built.run(replace(config, op_seeds=given, drawn_shapes=shapes), tf1)
+            outcome = built.run(replace(config, op_seeds=given, drawn_shapes=shapes), tf1)
+            next_op_seed = max((op.op_seed + 1 for op in ops if op.op_seed is not None), default=0)
+            self._ports[config] = replace(outcome, config=replace(outcome.config, next_op_seed=next_op_seed))
             if self.migration.strategy is None:  # replicas have variables of their own
                 self._built[config.training] = built
         return self._ports[config]

@@ -45,6 +45,7 @@ class RunConfig:
       op_seeds: the op seeds of the port's random ops, in the order in which the port runs them: those of their
         counterparts in TF1.
       drawn_shapes: the shapes that TF1's random ops draw, for a port that has the axes of images in another order.
+      next_op_seed: the op seed that TF1's first random op after the model takes, such as one of the loss.
     """
 
     training: bool
@@ -54,6 +55,7 @@ class RunConfig:
     scales: tuple[Scale, ...] = ()
     op_seeds: tuple[int, ...] = ()
     drawn_shapes: tuple[tuple[int | None, ...], ...] = field(default=(), compare=False)
+    next_op_seed: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

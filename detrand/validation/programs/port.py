@@ -282,6 +282,8 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
     tool = DeterministicRandomTestTool(migration.seed, config.mode)
     if config.op_seeds:
         stream_of(tool).give_next(config.op_seeds)
+    if config.next_op_seed and config.mode == "num_random_ops":
+        tool.operation_seed = config.next_op_seed
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
     stream_of(tool).drawn_shapes = config.drawn_shapes
