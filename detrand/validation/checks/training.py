@@ -195,6 +195,8 @@ def _summaries(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
+    if own := [name for name in last.tf1.of_loss if name not in last.port.variables_after(0)]:
+        summaries.append(f"not compared: {and_more(own, 3)}, which only TF1's loss has")
     if len(executions) == 1 and not runner.framework.no_graph:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
     if last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,7 +78,8 @@ def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Traini
     mean over the replicas, which makes the variable averaged. Averages of the variance of a sample are as of the batch
     if those of the other program are nearer to these.
     """
-    steps = [dict(step) for step in port.steps], list(map(_without_counters, tf1.steps, port.steps))
+    pairs = zip(tf1.steps, port.steps, strict=True)
+    steps = [dict(step) for step in port.steps], [_without_own(*pair, tf1.of_loss) for pair in pairs]
     # By the first step of each: later, trainings may differ for other reasons.
     decided: tuple[dict[str, bool], dict[str, bool]] = ({}, {})
     for of_port, of_tf1 in zip(*steps, strict=True):
@@ -97,11 +98,14 @@ def with_equal_averages(port: Training, tf1: Training) -> tuple[Training, Traini
     return replace(port, steps=tuple(steps[0])), replace(tf1, steps=tuple(steps[1]))
 
 
-def _without_counters(tf1: Mapping[str, Any], port: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step of TF1 without counters that only TF1 has, such as a global step that its loss reads."""
+def _without_own(tf1: Mapping[str, Any], port: Mapping[str, Any], of_loss: Collection[str]) -> dict[str, Any]:
+    """Return a step of TF1 without what only TF1 has: counters, such as a global step, and variables of its loss.
+
+    The port's loss may keep these as it likes, such as a baseline of rewards; what they do shows in the losses.
+    """
     averages = tf1.get("moving_averages", {})
     specs = {name: VariableSpec(array.shape, array.dtype.name, False) for name, array in averages.items()}
-    own = {name for name in optimizer_slots(specs) if not averages[name].ndim and AVERAGE not in name}
+    own = {name for name in optimizer_slots(specs) if not averages[name].ndim and AVERAGE not in name} | {*of_loss}
     kept = {name: array for name, array in averages.items() if name not in own - port.get("moving_averages", {}).keys()}
     step = {**tf1, "moving_averages": kept}
     if not kept:

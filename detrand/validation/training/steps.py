@@ -54,6 +54,7 @@ class Training:
       lines_of_penalties: the lines that penalize variables in TF1's total loss, or else decay them in its update, by
         name.
       uncontrolled: the random ops that no scope could control.
+      of_loss: the variables that TF1's loss makes, and not its model.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -71,6 +72,7 @@ class Training:
     decays: Mapping[str, str] = field(default_factory=dict)
     lines_of_penalties: Mapping[str, str] = field(default_factory=dict)
     uncontrolled: tuple[RandomOp, ...] = ()
+    of_loss: tuple[str, ...] = ()
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:
         """Return all variables after a step, by name."""

@@ -37,7 +37,8 @@ class TrainingGraph:
 
     A step is fed inputs and labels. It computes values before its update, the variances of samples, and a tensor that
     is done after the update; then the parts of the variables, and the slots, are read as they are after the step. The
-    hyperparameters of the optimizer have the names of their constants in the graph.
+    hyperparameters of the optimizer have the names of their constants in the graph. Some variables are of the loss, and
+    not of the model.
     """
 
     session: tf.compat.v1.Session
@@ -55,6 +56,7 @@ class TrainingGraph:
     regularizers: dict[str, str]
     decays: dict[str, Decay]
     lines_of_penalties: dict[str, str]
+    of_loss: tuple[str, ...]
 
     @property
     def update_ops(self) -> frozenset[str]:
@@ -119,6 +121,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
         decays={name: decay.penalty for name, decay in graph.decays.items()},
         lines_of_penalties=graph.lines_of_penalties,
         uncontrolled=uncontrolled_in(graph.tool.random_ops),
+        of_loss=graph.of_loss,
     )
 
 
@@ -149,6 +152,7 @@ def _built(
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
+    of_model = joined_variables("tf1", session.graph)
     has_step = v1.train.get_global_step() is not None
     step = v1.train.get_or_create_global_step()  # which the loss may read
     added = losses_added(towers)
@@ -198,6 +202,7 @@ def _built(
         regularizers,
         decays,
         lines,
+        tuple(name for name in view.specs if name not in of_model),
     )
 
 

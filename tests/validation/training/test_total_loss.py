@@ -245,3 +245,39 @@ def test_a_loss_that_depends_on_the_global_step_passes(in_model, step_of):
     )
     report = detrand.validate(detrand.Migration(tf1=tf1, port=Port, inputs=numbers(4, 3), train=train))
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.5])
+def test_a_variable_of_the_loss_is_compared_by_what_it_does(momentum):
+    """TF1's loss has a baseline in the graph, the port's loss one of its own, with this momentum."""
+    baseline = keras.Variable(0.0)
+
+    def with_baseline(labels, outputs):
+        average = tf.get_variable("baseline", [], initializer=tf.zeros_initializer(), trainable=False)
+        loss = plain(labels, outputs - average)
+        with tf.control_dependencies([loss]):
+            update = average.assign(0.9 * average + 0.1 * tf.reduce_mean(outputs))
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+        return loss
+
+    def with_own_baseline(labels, outputs):
+        before = baseline.value + 0.0
+        baseline.assign(momentum * before + (1 - momentum) * tf.stop_gradient(tf.reduce_mean(outputs)))
+        return plain(labels, outputs - before)
+
+    def port():
+        baseline.assign(0.0)
+        return Port()
+
+    train = detrand.TrainStep(
+        labels=numbers(4, 2, seed=1),
+        tf1_loss=with_baseline,
+        port_loss=with_own_baseline,
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=3,
+    )
+    migration = detrand.Migration(tf1=model(), port=port, inputs=numbers(4, 3), train=train)
+    check = detrand.validate(migration, checks=["training-steps"]).checks[0]
+    assert check.ok is (momentum == 0.9), check
+    assert "not compared: baseline, which only TF1's loss has" in check.summary
