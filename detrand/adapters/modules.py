@@ -1,14 +1,15 @@
 """Modules of PyTorch and Flax in a stream: their dropout draws what ``tf.nn.dropout`` draws.
 
 All layers of PyTorch drop with ``torch.nn.functional.dropout``, except recurrent ones and fused attention, which drops
-with it here. A mask has the shape of its inputs, in this order of axes; but where it is known that TF1 draws only the
-mask of an image with its channels last, that one is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs``
-draw by themselves counts draws, too.
+with it here. ``torch.rand``, ``torch.randn``, ``torch.normal`` and the like draw as TensorFlow's ops. What is drawn has
+the shape of its inputs, in this order of axes; but where it is known that TF1 draws only for an image with its channels
+last, that is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` draw by themselves counts draws, too.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,11 @@ from detrand._patching.patches import Patches, Replacements
 from detrand._patching.torch import ATTENTION, COMPILER, DROPOUT
 from detrand.adapters import counter_draws
 from detrand.adapters.keras3_arrays import TorchDraws, next_op, uncompiled
+from detrand.adapters.uncontrolled import record
+from detrand.seeding import callsite
 from detrand.seeding.cursors import Cursor, governed
+
+_THROUGH = ("torch",)  # PyTorch draws for its caller, and its compiler calls what `uncompiled` returns
 
 
 def install(patches: Patches) -> None:
@@ -30,7 +35,20 @@ def install(patches: Patches) -> None:
 
 
 def _replace(makes_uncompiled: bool, patches: Patches) -> None:
+    import torch
+
     patches.replace_all(_dispatchers(makes_uncompiled))
+    patches.set_all(torch, _draws(makes_uncompiled))
+
+
+@functools.cache
+def _draws(makes_uncompiled: bool) -> dict[str, Any]:
+    """Return the functions of PyTorch that draw, which record what they draw from a generator that is passed."""
+    import torch
+
+    return {
+        name: (uncompiled(draw) if makes_uncompiled else draw)(getattr(torch, name)) for name, draw in _DRAWS.items()
+    }
 
 
 @functools.cache
@@ -50,16 +68,100 @@ def _dropout(
 
     TorchDraws().check()
     shape, dtype = tuple(input.shape), str(input.dtype).removeprefix("torch.")
-    in_tf1 = (*shape[:1], *shape[2:], *shape[1:2])  # of an image
-    drawn_shapes = cursor.stream.drawn_shapes
-    is_image = len(shape) > 2 and shape not in drawn_shapes and in_tf1 in drawn_shapes
-    drawn = in_tf1 if is_image else shape
+    drawn, is_image = _in_axes_of_tf1(cursor, shape)
     op = next_op("RandomUniform", drawn, dtype)
     keep = torch.from_numpy(counter_draws.philox_draw(philox.dropout_mask, drawn, p, dtype=dtype, **op.state))
     keep = keep.movedim(-1, 1) if is_image else keep
     scale = torch.tensor(1 / (1 - p), dtype=input.dtype)
     dropped = torch.where(keep.to(input.device), input * scale.to(input.device), torch.zeros_like(input))
     return input.copy_(dropped) if inplace else dropped
+
+
+def _of_size(op_type: str, label: str) -> Callable[..., Any]:
+    """Return the draw of a function that is given a size, as one argument or as several."""
+
+    def draw(cursor: Cursor, original: Any, *size: Any, **options: Any) -> Any:
+        sizes = size or (options.pop("size"),)
+        drawn = _drawn(cursor, op_type, sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes, options)
+        if drawn is None:
+            drawn = original(*sizes, **options)
+            record(label, drawn, depth=4, through=_THROUGH)
+        return drawn
+
+    return governed(draw)
+
+
+def _of_like(op_type: str, label: str) -> Callable[..., Any]:
+    """Return the draw of a function that is given a tensor of the shape and dtype to draw."""
+
+    def draw(cursor: Cursor, original: Any, input: Any, **options: Any) -> Any:
+        drawn = _drawn(cursor, op_type, input.shape, {"dtype": input.dtype, "device": input.device, **_given(options)})
+        if drawn is None:
+            drawn = original(input, **options)
+            record(label, drawn, depth=4, through=_THROUGH)
+        return drawn
+
+    return governed(draw)
+
+
+@governed
+def _normal(cursor: Cursor, original: Any, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
+    """Draw as ``RandomStandardNormal``, times the deviation, plus the mean."""
+    import torch
+
+    parameters = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
+    shape = size if size is not None else torch.broadcast_shapes(*(each.shape for each in parameters))
+    given = {"dtype": parameters[0].dtype, "device": parameters[0].device} if parameters else {}
+    standard = _drawn(cursor, "RandomStandardNormal", shape, {**given, **_given(options)})
+    if standard is None:
+        drawn = original(mean, std, *(() if size is None else (size,)), **options)
+        record("torch.normal", drawn, depth=4, through=_THROUGH)
+        return drawn
+    return standard * std + mean
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) -> Any:
+    """Return what an op draws; None where PyTorch does: from a generator that is passed, into a tensor, for Keras."""
+    import torch
+
+    options = _given(options)
+    dtype = options.get("dtype", torch.get_default_dtype())
+    if not dtype.is_floating_point or options.keys() - {"dtype", "device", "requires_grad", "pin_memory"}:
+        return None
+    if callsite.site_of_draw(4, *_THROUGH) is None:  # which has seeded PyTorch
+        return None
+    TorchDraws().check()
+    name = str(dtype).removeprefix("torch.")
+    drawn, is_image = _in_axes_of_tf1(cursor, tuple(int(size) for size in shape))
+    op = next_op(op_type, drawn, name)
+    array = np.asarray(counter_draws.philox_draw(_NUMBERS[op_type], drawn, dtype=name, **op.state))
+    tensor = torch.from_numpy(array.astype(np.float32) if name == "bfloat16" else array)
+    tensor = (tensor.movedim(-1, 1) if is_image else tensor).to(dtype=dtype, device=options.get("device"))
+    return tensor.requires_grad_() if options.get("requires_grad") else tensor
+
+
+def _in_axes_of_tf1(cursor: Cursor, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """Return the shape to draw, and whether it is that of an image which has its channels last in TF1."""
+    in_tf1, drawn_shapes = (*shape[:1], *shape[2:], *shape[1:2]), cursor.stream.drawn_shapes
+    is_image = len(shape) > 2 and shape not in drawn_shapes and in_tf1 in drawn_shapes
+    return in_tf1 if is_image else shape, is_image
+
+
+_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
+    "RandomUniform": philox.uniform,
+    "RandomStandardNormal": philox.normal,
+}
+_DRAWS = {
+    "rand": _of_size("RandomUniform", "torch.rand"),
+    "randn": _of_size("RandomStandardNormal", "torch.randn"),
+    "rand_like": _of_like("RandomUniform", "torch.rand_like"),
+    "randn_like": _of_like("RandomStandardNormal", "torch.randn_like"),
+    "normal": _normal,
+}
 
 
 @governed

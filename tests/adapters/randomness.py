@@ -451,15 +451,16 @@ TABLE = (
         },
     ),
     Row(
-        "random functions of PyTorch in the program's own code: ``torch.rand`` and the like, methods such as "
+        "random functions of PyTorch in the program's own code: ``torch.randint`` and the like, methods such as "
         "``uniform_``, ``torch.nn.init``, initial values of ``torch.nn``, ``DataLoader(shuffle=True)``",
         RECORDED,
         "Nothing for ``dropout`` and ``scaled_dot_product_attention`` of ``torch.nn.functional`` and the layers that "
-        "call them, which are controlled. Else draw with ``keras.random``, which is controlled on every backend, or "
+        "call them, ``torch.rand``, ``torch.randn``, ``rand_like``, ``randn_like`` and ``torch.normal``, which are "
+        "controlled. Else draw with ``keras.random``, which is controlled on every backend, or "
         "with :doc:`detrand.philox <philox>`. Draws in a program of ``torch.compile`` and dropout in PyTorch's LSTM "
         "are not seen.",
         {
-            "torch.rand": Recorded(lambda: torch().rand(3), ("torch.rand",)),
+            "torch.randint": Recorded(lambda: torch().randint(9, (3,)), ("torch.randint",)),
             "in place": Recorded(lambda: torch().zeros(3).normal_(), ("torch.Tensor.normal_",)),
             "nn.Linear": Recorded(lambda: torch().nn.Linear(2, 3, bias=False), ("torch.Tensor.uniform_",)),
             "DataLoader": Recorded(

@@ -127,3 +127,89 @@ def test_fused_attention_without_dropout_is_pytorchs():
         assert_allclose(functional.scaled_dot_product_attention(query, query, query).numpy(), query.numpy())
     assert not tool.random_ops
     assert functional.scaled_dot_product_attention is original
+
+
+DRAWS = {
+    "rand": (lambda: tf.random.uniform((2, 3)), lambda: torch.rand(2, 3)),
+    "rand of a tuple": (lambda: tf.random.uniform((2, 3)), lambda: torch.rand((2, 3), device="cpu")),
+    "rand of no size": (lambda: tf.random.uniform(()), lambda: torch.rand(())),
+    "rand of float64": (
+        lambda: tf.random.uniform((2, 3), dtype=tf.float64),
+        lambda: torch.rand(2, 3, dtype=torch.float64),
+    ),
+    "rand_like": (lambda: tf.random.uniform((2, 3)), lambda: torch.rand_like(torch.zeros(2, 3))),
+    "randn": (lambda: tf.random.normal((2, 3)), lambda: torch.randn(size=(2, 3))),
+    "randn_like": (
+        lambda: tf.random.normal((2, 3), dtype=tf.float64),
+        lambda: torch.randn_like(torch.zeros(2, 3), dtype=torch.float64),
+    ),
+    "randn of bfloat16": (
+        lambda: tf.cast(tf.random.normal((2, 3), dtype=tf.bfloat16), tf.float32),
+        lambda: torch.randn(2, 3, dtype=torch.bfloat16).float(),
+    ),
+    "normal": (lambda: tf.random.normal((2, 3), 1.5, 0.3), lambda: torch.normal(1.5, 0.3, (2, 3))),
+    "normal of tensors": (
+        lambda: tf.random.normal((2, 3), tf.ones((1, 3)), 2.0 * tf.ones((2, 1))),
+        lambda: torch.normal(torch.ones(1, 3), 2.0 * torch.ones(2, 1)),
+    ),
+    "normal of a mean": (lambda: tf.random.normal((3,), tf.ones(3)), lambda: torch.normal(torch.ones(3))),
+}
+
+
+@pytest.mark.parametrize(("of_tf1", "of_torch"), DRAWS.values(), ids=DRAWS)
+def test_draws_are_those_of_the_session_in_each_step(of_tf1, of_torch):
+    with DeterministicRandomTestTool().scope(), tf.Graph().as_default(), v1.Session() as session:
+        drawn = of_tf1()
+        expected = [session.run(drawn) for _ in range(3)]
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        for numbers in expected:
+            with tool.step():
+                found = of_torch().numpy()
+            np.testing.assert_array_equal(found, numbers, strict=True)
+
+
+def test_a_draw_passes_on_its_gradient_and_takes_one():
+    with DeterministicRandomTestTool().scope():
+        deviation = torch.ones(3, requires_grad=True)
+        standard = torch.randn(3)
+    with DeterministicRandomTestTool().scope():
+        torch.normal(torch.zeros(3), deviation).sum().backward()
+        assert torch.rand(2, requires_grad=True).requires_grad
+    np.testing.assert_array_equal(deviation.grad.numpy(), standard.numpy())
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda **given: torch.rand(3, **given),
+        lambda **given: torch.randn(3, **given),
+        lambda **given: torch.normal(0.0, 1.0, (3,), **given),
+        lambda **given: torch.normal(torch.zeros(3), **given),
+    ],
+)
+def test_a_generator_of_the_users_draws_its_own_numbers_which_are_recorded(draw):
+    expected, tool = draw(generator=torch.Generator().manual_seed(7)), DeterministicRandomTestTool()
+    with tool.scope():
+        found = draw(generator=torch.Generator().manual_seed(7))
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    (op,) = tool.random_ops
+    assert op.op_seed is None and op.op_type.startswith("torch.")
+    assert "test_torch.py:" in op.caller
+
+
+def test_other_dtypes_and_places_are_pytorchs():
+    expected = torch.manual_seed(3), torch.randn(2, dtype=torch.complex64)
+    with DeterministicRandomTestTool().scope():
+        torch.manual_seed(3)
+        np.testing.assert_array_equal(torch.randn(2, dtype=torch.complex64).numpy(), expected[1].numpy())
+        out = torch.empty(2)
+        assert torch.rand(2, out=out) is out
+
+
+def test_draws_in_a_compiled_program_are_the_sessions():
+    draw = torch.compile(lambda x: x + torch.randn_like(x), backend="eager")
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        found = draw(torch.zeros(3)).numpy()
+    with DeterministicRandomTestTool(mode="num_random_ops").scope():
+        np.testing.assert_array_equal(found, tf.random.normal((3,)).numpy())

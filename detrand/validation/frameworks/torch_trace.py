@@ -61,6 +61,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
 _CASTS = {name for name, op_type in TYPES.items() if op_type == "Cast"}
 _DRAWN = "RandomUniform"
+_TYPES_OF_DRAWS = {
+    **dict.fromkeys(("rand", "rand_like"), "RandomUniform"),
+    **dict.fromkeys(("randn", "randn_like"), "RandomStandardNormal"),
+}
 _MOVED = {"Transpose", "Reshape", "MatMul", "BatchMatMulV2", "Einsum", "GatherV2"}  # which keep no order of axes
 
 
@@ -143,6 +147,9 @@ class _Recorder(TorchFunctionMode):
             changes.set(functional, "dropout", self._dropout_of(functional.dropout))
             if keras is not None:
                 changes.set(keras, "dropout", self._keras_dropout_of(keras.dropout))
+            for name in _TYPES_OF_DRAWS:
+                changes.set(torch, name, self._draw_of(name, getattr(torch, name)))
+            changes.set(torch, "normal", self._normal_of(torch.normal, torch.randn))
             changes.set(torch.jit.ScriptFunction, "__call__", _of_source)
             with self:
                 yield
@@ -165,6 +172,33 @@ class _Recorder(TorchFunctionMode):
             return self._dropped(inputs, rate, functools.partial(original, noise_shape=noise_shape, seed=seed))
 
         return dropout
+
+    def _draw_of(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            if self._is_paused:
+                return original(*args, **kwargs)
+            self._is_paused = True
+            try:  # in float32 what is like a tensor that is computed in float64 here
+                narrow = {"dtype": torch.float32} if name.endswith("_like") and args[0].dtype == torch.float64 else {}
+                drawn = self._widened(original(*args, **{**narrow, **kwargs}))
+            finally:
+                self._is_paused = False
+            call, self._seen_draws = self._call(name, []), self.drawn()
+            self._note(_Call(call.key, _TYPES_OF_DRAWS[name], call.line, call.calls), [drawn])
+            return drawn
+
+        return draw
+
+    def _normal_of(self, original: Callable[..., Any], randn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
+            shapes = [each.shape for each in (mean, std) if isinstance(each, torch.Tensor)]
+            if self._is_paused or options.keys() - {"dtype", "device", "requires_grad"}:
+                return original(mean, std, *(() if size is None else (size,)), **options)
+            return randn(torch.broadcast_shapes(*shapes) if size is None else size, **options) * std + mean
+
+        return normal
 
     def _dropped(self, inputs: Any, rate: float, dropout: Callable[..., Any]) -> Any:
         """Compute a dropout in steps, with the mask that a dropout of float32 draws."""

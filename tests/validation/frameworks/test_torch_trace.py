@@ -491,3 +491,59 @@ def test_a_fault_has_its_line_in_one_of_its_findings(network, fault, title):
     report = validated(network, fault)
     assert report.findings[0].title.startswith(title), str(report)
     assert any(line_of(NETWORKS[network].port, fault) in finding.port.line for finding in report.findings), str(report)
+
+
+SAMPLES = {
+    "randn_like": lambda mean, deviation: mean + deviation * torch.randn_like(mean),
+    "randn": lambda mean, deviation: mean + deviation * torch.randn(mean.shape),
+    "normal": lambda mean, deviation: torch.normal(mean=mean, std=deviation),
+}
+
+
+class TestVariationalAutoencoder:
+    """A latent sample by each function of PyTorch that draws normal numbers, of a tensor and of an image."""
+
+    @staticmethod
+    def tf1(x, training):
+        hidden = v1.layers.conv2d(x, 6, 3, 2, "same", activation=tf.nn.tanh, name="encoder")
+        mean = v1.layers.conv2d(hidden, 2, 1, name="mean")
+        deviation = tf.exp(v1.layers.conv2d(hidden, 2, 1, name="deviation"))
+        z = mean + deviation * tf.random.normal(tf.shape(mean)) if training else mean
+        return mean, v1.layers.conv2d_transpose(z, 3, 4, 2, "same", name="decoder")
+
+    class Module(Faulty):
+        def __init__(self, sample, fault=""):
+            super().__init__(fault)
+            self.encoder, self.sample = nn.Conv2d(3, 6, 3, 2), sample
+            self.mean, self.deviation = nn.Conv2d(6, 2, 1), nn.Conv2d(6, 2, 1)
+            self.decoder = nn.ConvTranspose2d(2, 3, 4, 2, 1)
+
+        def forward(self, x):
+            hidden = torch.tanh(self.encoder(functional.pad(x.permute(0, 3, 1, 2), (0, 1, 0, 1))))
+            mean, log_deviation = self.mean(hidden), self.deviation(hidden)
+            deviation = torch.exp(0.5 * log_deviation if self.fault == "variance" else log_deviation)
+            z = self.sample(mean, deviation) if self.training else mean
+            return mean.permute(0, 2, 3, 1), self.decoder(z).permute(0, 2, 3, 1)
+
+    def report(self, sample, fault=""):
+        inputs = numbers(2, 6, 6, 3).astype(np.float32)
+        migration = Migration(tf1=self.tf1, port=lambda: self.Module(sample, fault), inputs=inputs)
+        return validate(migration, checks=["random-training", "random-inference"])
+
+    @pytest.mark.slow_except("randn_like")
+    @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+    def test_a_sound_port_passes(self, sample):
+        report = self.report(sample)
+        assert report.ok and not any(check.uncontrolled for check in report.checks), str(report)
+
+    @pytest.mark.slow_except("randn_like")
+    @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+    def test_a_fault_before_the_sample_is_one_finding(self, sample):
+        findings = self.report(sample, "variance").findings
+        assert [each.title for each in findings] == ["only the port multiplies by 0.5"]
+        assert findings[0].confirmed
+
+    def test_another_distribution_is_named(self):
+        report = self.report(lambda mean, deviation: mean + deviation * torch.rand_like(mean))
+        titles = [each.title for each in report.findings]
+        assert "what is computed differs: RandomStandardNormal (TF1), RandomUniform (port)" in titles
