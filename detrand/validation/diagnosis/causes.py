@@ -866,11 +866,8 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
         of_tf1, of_port = (f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both)
         yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
         return
-    firsts = divergence.tf1, divergence.port
-    for who, first, region, kinds, others in zip(("TF1", "the port"), firsts, regions, only, only[::-1], strict=True):
+    for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
-        if sum(kinds[each] for each in {*map(kind, arithmetic)}) == 1 and first in arithmetic:
-            arithmetic = [first]  # of several of its kind
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
             yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}")

@@ -540,7 +540,7 @@ class TestVariationalAutoencoder:
     @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
     def test_a_fault_before_the_sample_is_one_finding(self, sample):
         findings = self.report(sample, "variance").findings
-        assert [each.title for each in findings] == ["only the port multiplies by 0.5"]
+        assert [each.title for each in findings] == ["only the port computes Mul"]
         assert findings[0].confirmed
 
     def test_another_distribution_is_named(self):
