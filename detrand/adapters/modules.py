@@ -30,14 +30,19 @@ _THROUGH = ("torch",)  # PyTorch draws for its caller, and its compiler calls wh
 def install(patches: Patches) -> None:
     """Install the dispatchers once PyTorch or Flax is imported, and those that PyTorch's compiler leaves when it is."""
     patches.when_imported(DROPOUT.module, functools.partial(_replace, False))
+    patches.when_imported("torch", functools.partial(_replace_draws, False))  # once all draws are recorded
     patches.when_imported(COMPILER, functools.partial(_replace, True))
+    patches.when_imported(COMPILER, functools.partial(_replace_draws, True))
     patches.when_imported(flax.DROPOUT.module, _replace_in_flax)
 
 
 def _replace(makes_uncompiled: bool, patches: Patches) -> None:
+    patches.replace_all(_dispatchers(makes_uncompiled))
+
+
+def _replace_draws(makes_uncompiled: bool, patches: Patches) -> None:
     import torch
 
-    patches.replace_all(_dispatchers(makes_uncompiled))
     patches.set_all(torch, _draws(makes_uncompiled))
 
 

@@ -1,5 +1,7 @@
 """PyTorch in a scope: its dropout draws what the session draws, wherever it is called."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -213,3 +215,29 @@ def test_draws_in_a_compiled_program_are_the_sessions():
         found = draw(torch.zeros(3)).numpy()
     with DeterministicRandomTestTool(mode="num_random_ops").scope():
         np.testing.assert_array_equal(found, tf.random.normal((3,)).numpy())
+
+
+IMPORTED_INSIDE = """
+import sys
+
+import detrand
+
+assert "torch" not in sys.modules
+tool = detrand.DeterministicRandomTestTool(mode="num_random_ops")
+with tool.scope():
+    import torch
+
+    torch.randn_like(torch.rand(3))
+    torch.rand(2, generator=torch.Generator().manual_seed(1))
+    import torch._dynamo
+
+    torch.rand(3)
+print([(op.op_type, op.op_seed) for op in tool.random_ops])
+"""
+
+
+@pytest.mark.slow
+def test_draws_are_taken_over_once_if_pytorch_is_imported_in_the_scope():
+    printed = subprocess.run([sys.executable, "-c", IMPORTED_INSIDE], capture_output=True, text=True, check=True).stdout
+    expected = [("RandomUniform", 0), ("RandomStandardNormal", 1), ("torch.rand", None), ("RandomUniform", 2)]
+    assert printed.strip() == str(expected)
