@@ -9,6 +9,7 @@ last, that is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,8 @@ def _of_size(op_type: str, label: str) -> Callable[..., Any]:
     """Return the draw of a function that is given a size, as one argument or as several."""
 
     def draw(cursor: Cursor, original: Any, *size: Any, **options: Any) -> Any:
+        if not size and "size" not in options:
+            return original(**options)  # which raises
         sizes = size or (options.pop("size"),)
         drawn = _drawn(cursor, op_type, sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes, options)
         if drawn is None:
@@ -115,6 +118,8 @@ def _normal(cursor: Cursor, original: Any, mean: Any = 0.0, std: Any = 1.0, size
     import torch
 
     parameters = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
+    if not parameters and size is None:
+        return original(mean, std, **options)  # which raises
     shape = size if size is not None else torch.broadcast_shapes(*(each.shape for each in parameters))
     given = {"dtype": parameters[0].dtype, "device": parameters[0].device} if parameters else {}
     standard = _drawn(cursor, "RandomStandardNormal", shape, {**given, **_given(options)})
@@ -134,18 +139,19 @@ def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) ->
     import torch
 
     options = _given(options)
-    dtype = options.get("dtype", torch.get_default_dtype())
-    if not dtype.is_floating_point or options.keys() - {"dtype", "device", "requires_grad", "pin_memory"}:
+    dtype, device = options.get("dtype", torch.get_default_dtype()), options.get("device", torch.get_default_device())
+    own_way = options.keys() - {"dtype", "layout", "device", "requires_grad", "pin_memory", "memory_format"}
+    if own_way or not dtype.is_floating_point or options.get("layout", torch.strided) is not torch.strided:
         return None
     if callsite.site_of_draw(4, *_THROUGH) is None:  # which has seeded PyTorch
         return None
     TorchDraws().check()
     name = str(dtype).removeprefix("torch.")
-    drawn, is_image = _in_axes_of_tf1(cursor, tuple(int(size) for size in shape))
+    drawn, is_image = _in_axes_of_tf1(cursor, tuple(map(operator.index, shape)))
     op = next_op(op_type, drawn, name)
     array = np.asarray(counter_draws.philox_draw(_NUMBERS[op_type], drawn, dtype=name, **op.state))
     tensor = torch.from_numpy(array.astype(np.float32) if name == "bfloat16" else array)
-    tensor = (tensor.movedim(-1, 1) if is_image else tensor).to(dtype=dtype, device=options.get("device"))
+    tensor = (tensor.movedim(-1, 1) if is_image else tensor).to(dtype=dtype, device=device)
     return tensor.requires_grad_() if options.get("requires_grad") else tensor
 
 

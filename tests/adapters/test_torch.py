@@ -149,6 +149,10 @@ DRAWS = {
         lambda: tf.cast(tf.random.normal((2, 3), dtype=tf.bfloat16), tf.float32),
         lambda: torch.randn(2, 3, dtype=torch.bfloat16).float(),
     ),
+    "randn as it is laid out by default": (
+        lambda: tf.random.normal((2, 3)),
+        lambda: torch.randn(2, 3, generator=None, layout=torch.strided, device=torch.device("cpu")),
+    ),
     "normal": (lambda: tf.random.normal((2, 3), 1.5, 0.3), lambda: torch.normal(1.5, 0.3, (2, 3))),
     "normal of tensors": (
         lambda: tf.random.normal((2, 3), tf.ones((1, 3)), 2.0 * tf.ones((2, 1))),
@@ -207,6 +211,18 @@ def test_other_dtypes_and_places_are_pytorchs():
         np.testing.assert_array_equal(torch.randn(2, dtype=torch.complex64).numpy(), expected[1].numpy())
         out = torch.empty(2)
         assert torch.rand(2, out=out) is out
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: torch.rand(requires_grad=False), lambda: torch.normal(0.0, 1.0), lambda: torch.randn(2.5)],
+    ids=["rand", "normal", "randn"],
+)
+def test_arguments_that_pytorch_refuses_are_refused(draw):
+    with pytest.raises(TypeError):
+        draw()
+    with DeterministicRandomTestTool().scope(), pytest.raises(TypeError):
+        draw()
 
 
 def test_draws_in_a_compiled_program_are_the_sessions():
