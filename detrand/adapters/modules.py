@@ -49,7 +49,7 @@ def _replace_draws(makes_uncompiled: bool, patches: Patches) -> None:
 
 @functools.cache
 def _draws(makes_uncompiled: bool) -> dict[str, Any]:
-    """Return the functions of PyTorch that draw, which record what they draw from a generator that is passed."""
+    """Return the dispatchers of the functions of PyTorch that draw, by name."""
     import torch
 
     return {
@@ -84,7 +84,7 @@ def _dropout(
 
 
 def _of_size(op_type: str, label: str) -> Callable[..., Any]:
-    """Return the draw of a function that is given a size, as one argument or as several."""
+    """Return what makes a dispatcher of a function that takes a size, as one argument or as several."""
 
     def draw(cursor: Cursor, original: Any, *size: Any, **options: Any) -> Any:
         if not size and "size" not in options:
@@ -100,7 +100,7 @@ def _of_size(op_type: str, label: str) -> Callable[..., Any]:
 
 
 def _of_like(op_type: str, label: str) -> Callable[..., Any]:
-    """Return the draw of a function that is given a tensor of the shape and dtype to draw."""
+    """Return what makes a dispatcher of a function that takes a tensor, whose shape and dtype it draws."""
 
     def draw(cursor: Cursor, original: Any, input: Any, **options: Any) -> Any:
         drawn = _drawn(cursor, op_type, input.shape, {"dtype": input.dtype, "device": input.device, **_given(options)})
@@ -135,7 +135,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) -> Any:
-    """Return what an op draws; None where PyTorch does: from a generator that is passed, into a tensor, for Keras."""
+    """Return the numbers of an op, or None if PyTorch draws: from a given generator, into a tensor, or for Keras."""
     import torch
 
     options = _given(options)
@@ -143,7 +143,7 @@ def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) ->
     own_way = options.keys() - {"dtype", "layout", "device", "requires_grad", "pin_memory", "memory_format"}
     if own_way or not dtype.is_floating_point or options.get("layout", torch.strided) is not torch.strided:
         return None
-    if callsite.site_of_draw(4, *_THROUGH) is None:  # which has seeded PyTorch
+    if callsite.site_of_draw(4, *_THROUGH) is None:  # a framework calls, and has seeded PyTorch
         return None
     TorchDraws().check()
     name = str(dtype).removeprefix("torch.")

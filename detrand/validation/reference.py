@@ -207,7 +207,7 @@ class Reference:
             return trace_tf1(program)  # too large to be kept
 
     def of_other_outputs(self) -> Reference:
-        """Return this reference, whose losses are those of its other outputs, and whose other losses are its own."""
+        """Return a copy of this reference with `loss_of_outputs` and `loss_of_other_outputs` exchanged."""
         reference = copy.copy(self)
         reference._outputs_of_loss = self._outputs_of_loss[::-1]
         return reference

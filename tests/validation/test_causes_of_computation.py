@@ -602,24 +602,6 @@ def test_an_einsum_counts_as_the_products_and_sums_of_tf1(step, title):
     assert finding.title == title, str(finding)
 
 
-def chosen(inputs, training):
-    return dense(tf.one_hot(tf.argmax(tf.cumsum(inputs[:, 0, :, 0], 1), 1), 6), 2, "last")
-
-
-class Chosen(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.last = keras.layers.Dense(2, use_bias=False, name="last")
-
-    def call(self, inputs, training=False):
-        return self.last(keras.ops.one_hot(keras.ops.argmax(inputs[:, 0, :, 0], 1), 6))
-
-
-def test_what_an_argmax_of_keras_computes_besides_is_no_finding():
-    finding = only_finding_of(chosen, Chosen, IMAGES)
-    assert finding.title == "only TF1 sums up", str(finding)
-
-
 def weighted(inputs, training, *, axis=1, more=(..., tf.newaxis)):
     hidden = tf.abs(dense(inputs[:, 0, :, 0], 6, "first"))
     weights = tf.nn.softmax(tf.zeros_like(hidden), axis)

@@ -44,8 +44,8 @@ def loss_of_other_outputs(runner: Runner, of_step: tuple[float, float]) -> Found
     """Compare the losses of TF1's outputs with distinct weights, given the port's loss and TF1's of the first step.
 
     The outputs of the initial weights are often near 0, or near each other, and leave a term of the loss at 0. The
-    losses are computed in float64, so that they do not differ by rounding. It is None if they overflow or cannot be
-    computed, or if a loss depends on more than the outputs, such as the number of the step.
+    losses are computed in float64, so that they do not differ by rounding. Return None if the losses overflow or cannot
+    be computed, or if a loss depends on more than the outputs, such as the number of the step.
     """
     others = runner.of_other_outputs()
     losses = _losses_of_other_outputs(runner)

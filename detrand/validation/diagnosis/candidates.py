@@ -158,7 +158,7 @@ def _moved(program: Program, tensor: str) -> list[str]:
 
 
 class Crossing(NamedTuple):
-    """An op of TF1 and one of the port that take the same, but for one tensor, which both programs have.
+    """An op of TF1 and an op of the port that take the same tensors, except for one that both programs compute.
 
     Attributes:
       tf1: TF1's op.
@@ -176,7 +176,7 @@ class Crossing(NamedTuple):
 
 
 def exchanges(state: TraceComparison) -> Iterator[tuple[Crossing, Crossing]]:
-    """Yield the pairs of ops of which each takes, in the port, what the other one takes in TF1."""
+    """Yield pairs of ops of the port, each of which takes the tensor that the other one takes in TF1."""
     found = []
     for tf1, port in itertools.product(state.tf1.diverged[:_MOST_NEAR], state.port.diverged[:_MOST_NEAR]):
         if tf1.type == port.type and len(tf1.inputs) == 2:

@@ -11,8 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-import numpy as np
-
 from detrand.validation.frameworks.traces import CONVOLUTIONS, DILATED, POOLINGS, TracedOp
 
 # Types of ops that compute the same.
@@ -27,7 +25,7 @@ _NAMES = {
     *("Identity", "ReadVariableOp", "Cast", "Squeeze", "ExpandDims", "BroadcastTo", "IdentityN", "NoOp", "Const"),
     *("Placeholder", "Shape", "ShapeN", "Fill", "StopGradient", "Pack", "VarHandleOp", "Range", "Size", "Prod"),
     *("TensorListStack", "TensorListReserve", "TensorListFromTensor", "TensorListGetItem", "TensorListSetItem"),
-    *("Assert", "Bitcast", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
+    *("Assert", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
 }
 # Ops that move numbers.
 MOVES = {
@@ -44,7 +42,6 @@ PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
-_TINY = float(np.finfo(np.float32).tiny)
 # The forms of GELU, by the activation in each, with numbers of which each has one.
 _FORMS_OF_GELU = {
     "Tanh": ("the tanh approximation", {0.044715}),
@@ -123,8 +120,8 @@ def computing(region: Sequence[TracedOp]) -> list[TracedOp]:
 
 
 def is_neutral(op: TracedOp) -> bool:
-    """Return whether an op adds 0, multiplies by 1, or the like, or puts -0 below 0, as an argmax of Keras does."""
-    neutral = -_TINY if kind(op) == "SelectV2" else _NEUTRAL.get(kind(op))
+    """Return whether an op adds 0, multiplies by 1, or the like."""
+    neutral = _NEUTRAL.get(kind(op))
     constants = op.constants.values()
     return neutral is not None and any(array.size and (array == neutral).all() for array in constants)
 
