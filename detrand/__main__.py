@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(" ".join(started_as)).parse_args(arguments or ["--help"])
     options.command = shlex.join([*started_as, *arguments])
     try:
-        with needed_by(f"`{options.command}`"):
+        with needed_by(f"`{options.command}`"), _log_printed() if options.traceback else contextlib.nullcontext():
             return options.run(options)
     except DetrandError as error:
         if options.traceback:
@@ -74,7 +74,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"detrand {detrand.__version__}")
     of_all = argparse.ArgumentParser(add_help=False)
-    of_all.add_argument("--traceback", action="store_true", help="also print where in the code an error was raised")
+    of_all.add_argument(
+        "--traceback",
+        action="store_true",
+        help="also print where in the code an error was raised, and errors without which a report tells more",
+    )
     of_both = argparse.ArgumentParser(add_help=False, parents=[of_all])
     of_both.add_argument(
         "locations",
@@ -376,6 +380,18 @@ def _write_report(file: Path, text: str, console: Console) -> None:
     except OSError as error:
         raise _not_writable("the report", file, error.strerror or str(error)) from error
     console.print(f"{file}: written", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _log_printed() -> Iterator[None]:
+    """Print what detrand logs in the block: errors that are passed over, so that a report tells less."""
+    log, handler = logging.getLogger("detrand"), logging.StreamHandler()
+    with Changes() as changes:
+        changes.on_undo(log.setLevel, log.level)
+        changes.on_undo(log.removeHandler, handler)
+        log.setLevel(logging.DEBUG)
+        log.addHandler(handler)
+        yield
 
 
 def _not_writable(what: str, file: Path, flaw: str) -> ArgumentError:

@@ -2,11 +2,15 @@
 
 import fnmatch
 import gc
+import logging
 import os
 import sys
+import traceback
 
 import hypothesis
 import pytest
+
+from detrand import errors
 
 # TensorFlow reads it once, when it is imported: errors only, not the notices about CPU features and missing GPUs.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -44,6 +48,23 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Leave what is imported out of the garbage collections: a tenth of the tests' time."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_mistake_passed_over(caplog):
+    """Fail a test in which a report does without something because of an error that detrand's own code raised."""
+    with caplog.at_level(logging.DEBUG, "detrand"):
+        yield
+    passed_over = [each.exc_info[1] for each in caplog.get_records("call") if each.name == "detrand" and each.exc_info]
+    assert not [error for error in passed_over if is_mistake(error)]
+
+
+def is_mistake(error):
+    """Return whether detrand's own code has raised an error that it does not raise on purpose."""
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    is_of_detrand = raised_in.startswith(os.path.dirname(errors.__file__))
+    kinds = AssertionError, AttributeError, LookupError, NameError, TypeError
+    return is_of_detrand and isinstance(error, kinds) and not isinstance(error, errors.DetrandError)
 
 
 @pytest.fixture(autouse=True)

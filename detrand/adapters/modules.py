@@ -25,7 +25,8 @@ from detrand.adapters.uncontrolled import record
 from detrand.seeding import callsite
 from detrand.seeding.cursors import Cursor, governed
 
-_THROUGH = ("torch",)  # PyTorch draws for its caller, and its compiler calls what `uncompiled` returns
+# PyTorch draws for its caller, and its compiler calls what `uncompiled` returns; so does the trace of a module.
+_THROUGH = "torch", "detrand"
 
 
 def install(patches: Patches) -> None:

@@ -55,6 +55,9 @@ CHECKPOINT = RunConfig(training=False, mode="constant", weights="checkpoint")
 MODES = ("num_random_ops", "constant")  # in which the programs may be trained
 
 
+_Outputs = int | RunConfig  # of a training step, or of a run config
+
+
 def run_configs_of(migration: Migration) -> tuple[RunConfig, ...]:
     """Return all run configs that the checks of a migration ask for."""
     configs = INFERENCE, TRAINING, CONSTANT_WEIGHTS, DISTINCT_WEIGHTS, CONSTANT_MODE, DISTINCT_TRAINING
@@ -85,7 +88,7 @@ class Reference:
         self._answers = dict(answers or {})
         self._graphs: dict[tuple[bool, str], TF1Graph] = {}  # by training and mode
         self._whole_batch = ""  # why it runs on the whole batch, and not in towers
-        self._outputs_of_loss = TRAINING, DISTINCT_TRAINING  # the run configs of the outputs, and of the other ones
+        self._outputs_of_loss: tuple[_Outputs, _Outputs] = 0, DISTINCT_TRAINING  # and the other ones
         if not answers and migration.strategy is not None and (synchronized := _synchronized(migration)):
             self._leave_towers(synchronized)
 
@@ -206,6 +209,12 @@ class Reference:
         with self._program(config) as program:
             return trace_tf1(program)  # too large to be kept
 
+    def of_step(self, number: int) -> Reference:
+        """Return a copy of this reference whose `loss_of_outputs` is that of a training step."""
+        reference = copy.copy(self)
+        reference._outputs_of_loss = number, DISTINCT_TRAINING
+        return reference
+
     def of_other_outputs(self) -> Reference:
         """Return a copy of this reference with `loss_of_outputs` and `loss_of_other_outputs` exchanged."""
         reference = copy.copy(self)
@@ -213,7 +222,7 @@ class Reference:
         return reference
 
     def loss_of_outputs(self) -> LossOfOutputs:
-        """Return the total loss of TF1's outputs in the first training step."""
+        """Return the total loss of TF1's outputs in the first training step, or that of `of_step`."""
         return self._loss_of(self._outputs_of_loss[0])
 
     def loss_of_other_outputs(self) -> tuple[LossOfOutputs, float] | None:
@@ -222,7 +231,7 @@ class Reference:
         It is None if it overflows, or if a golden file was recorded of a loss that cannot be traced.
         """
         other = self._outputs_of_loss[1]
-        if not self.runs_tf1 and ("trace of loss", other) not in self._answers:
+        if not self.of_other_outputs().knows_trace_of_loss:
             return None
         trace = self._trace_of_loss(other)
         (name,) = trace.outputs.values()
@@ -233,16 +242,24 @@ class Reference:
         """Return the ops of `loss_of_outputs`, and what they compute."""
         return self._trace_of_loss(self._outputs_of_loss[0])
 
-    def _loss_of(self, config: RunConfig) -> LossOfOutputs:
-        outputs = self.training(config.mode).steps[0]["outputs"] if config == TRAINING else self.outcome(config).outputs
-        return loss_of_outputs(self._migration, self.batches[0][1], outputs)
+    @property
+    def knows_trace_of_loss(self) -> bool:
+        """Whether `trace_of_loss` can be found; a golden file has the traces of few steps."""
+        return self.runs_tf1 or ("trace of loss", self._outputs_of_loss[0]) in self._answers
 
-    def _trace_of_loss(self, config: RunConfig) -> Trace:
+    def _loss_of(self, of: _Outputs) -> LossOfOutputs:
+        if isinstance(of, int):
+            step, outputs = of, self.training(TRAINING.mode).steps[of]["outputs"]
+        else:
+            step, outputs = 0, self.outcome(of).outputs
+        return loss_of_outputs(self._migration, step, self.batches[step], outputs)
+
+    def _trace_of_loss(self, of: _Outputs) -> Trace:
         def trace() -> Trace:
-            with tf1_program(self._loss_of(config).migration, TRAINING) as program:
+            with tf1_program(self._loss_of(of).migration, TRAINING) as program:
                 return trace_tf1(program)
 
-        return self._answer(("trace of loss", config), trace)
+        return self._answer(("trace of loss", of), trace)
 
     def trace_of_gradients(self) -> tuple[Migration, Trace]:
         """Return the migration whose outputs are the gradients of the first training step, and its ops in TF1."""

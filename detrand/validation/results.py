@@ -49,6 +49,7 @@ class Fault(enum.Enum):
     SUM_OR_MEAN = enum.auto()  # of a loss
     READING = enum.auto()  # of outputs by a loss, as probabilities or logits
     BROADCAST = enum.auto()  # of outputs and labels
+    TERM = enum.auto()  # of a loss, which only one program has
     VARIABLE_OF_TF1 = enum.auto()  # which the port lacks
     VARIABLE_OF_PORT = enum.auto()  # which TF1 lacks
     SWAPPED = enum.auto()  # variables, with which exchanged the outputs agree

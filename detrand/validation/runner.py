@@ -17,10 +17,10 @@ from detrand.checkpoints.pairing import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.structures import map_structure
 from detrand.comparison.values import compare, compare_by_path
-from detrand.errors import ArgumentError, MigrationError, MissingPackageError
+from detrand.errors import ArgumentError, MigrationError, MissingPackageError, PassedOver
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
-from detrand.validation.audit.hyperparameters import FORGET_BIAS, PortHyperparameters
+from detrand.validation.audit.hyperparameters import FORGET_BIAS, Hyperparameters, PortHyperparameters
 from detrand.validation.diagnosis.causes_of_loss import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
@@ -158,10 +158,9 @@ class Runner:
 
     def _forget_biases(self) -> dict[str, float]:
         """Return what TF1's LSTM cells add to their forget gates, by the names of their biases, where that is known."""
-        try:
+        hyperparameters: Hyperparameters = {}
+        with PassedOver():  # the audit reports it
             hyperparameters = self.tf1.hyperparameters() or {}
-        except Exception:  # the audit reports it
-            return {}
         return {name: value for (name, what), value in hyperparameters.items() if what == FORGET_BIAS}
 
     def variables(self) -> tuple[dict[str, VariableSpec], dict[str, VariableSpec]]:
@@ -247,12 +246,14 @@ class Runner:
                     return FoundNames(pairs, True, each)
             return None
 
-        try:
+        found_by_flow = None
+        with PassedOver():  # a port that cannot be traced can be run nevertheless
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
-            by_flow, rivals = pair_by_flow(tf1, port, flows, known)
-        except Exception:  # a port that cannot be traced can be run nevertheless
+            found_by_flow = pair_by_flow(tf1, port, flows, known)
+        if found_by_flow is None:
             found = agreeing(in_order, strictly)
             return found._replace(is_traced=False) if found else FoundNames(in_order, False, orders[0], is_traced=False)
+        by_flow, rivals = found_by_flow
         if found := agreeing(by_flow, in_order):
             return found
         by_words = not rivals.keys() <= by_flow.in_order
@@ -264,7 +265,7 @@ class Runner:
             return ops_without_counterpart(with_pairs(pairs, cells), config, trace, self.tf1.shapes())
 
         if len(orders) > 1:
-            with contextlib.suppress(Exception):  # a port that uses a table cannot be run in a graph
+            with PassedOver():  # a port that uses a table cannot be run in a graph
                 cells = min(orders, key=lambda each: len(diverged(by_flow, each)))
         if rivals and trace is not None:
             by_flow, gave_up = search_names(
@@ -337,6 +338,15 @@ class Runner:
         self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
         return found
 
+    def of_step(self, number: int) -> Runner:
+        """Return the runner of the same programs, whose losses are those of TF1's outputs in a training step.
+
+        Those of the first step remain if a golden file knows no others.
+        """
+        runner, tf1 = copy.copy(self), self.tf1.of_step(number)
+        runner.tf1 = tf1 if tf1.knows_trace_of_loss else self.tf1
+        return runner
+
     def of_other_outputs(self) -> Runner:
         """Return the runner of the same programs, whose losses are those of TF1's outputs with distinct weights."""
         runner = copy.copy(self)
@@ -344,7 +354,7 @@ class Runner:
         return runner
 
     def divergences_of_loss(self) -> tuple[tuple[Divergence, ...], tuple[LossInput, ...]]:
-        """Return where the total losses of TF1's outputs in the first training step diverge, and their inputs."""
+        """Return where the total losses of TF1's outputs diverge, in the first training step or that of `of_step`."""
         tf1, config = self.tf1, self.port(TRAINING).config
         program, inputs = tf1.loss_of_outputs()
         initial = tf1.outcome(TRAINING).initial
@@ -370,7 +380,7 @@ class Runner:
         """
         tf1, config, shapes = self.tf1, self.port(TRAINING).config, self.tf1.shapes()
         initial = tf1.outcome(TRAINING).initial
-        with contextlib.suppress(Exception):  # a program that cannot be traced
+        with PassedOver():  # a program that cannot be traced
             port = traced_port(self.migration, config, shapes, initial).run()
             if found := stop_of_gradients(tf1.trace(TRAINING), port, gradients):
                 return found
@@ -385,7 +395,7 @@ class Runner:
     ) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
         """Return which program alone stops gradients of variables, where, and of which; see `stop_of_gradients`."""
         tf1, config = self.tf1, self.port(TRAINING).config
-        with contextlib.suppress(Exception):  # a program that cannot be traced
+        with PassedOver():  # a program that cannot be traced
             port = traced_port(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()
             return stop_in_one_program(tf1.trace(TRAINING), port, variables)
         return None
@@ -397,7 +407,7 @@ class Runner:
         frozen = any(pair.tf1.trainable and pair.port.trainable is False for pair in compared.pairs)
         if train is None or not frozen:
             return compared
-        with contextlib.suppress(Exception):  # the checks report what a program raises
+        with PassedOver():  # the checks report what a program raises
             gradients = self.tf1.training(TRAINING.mode).steps[0]["gradients"]
             return self._compared_variables(lambda name: gradients.get(name) is not None)
         return compared
@@ -429,12 +439,12 @@ class Runner:
     def lines_of_penalties(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The lines that penalize variables, by TF1 name: of user code, or else those of `lines_of_variables`."""
         of_variables, found = self.lines_of_variables, [dict[str, str](), dict[str, str]()]
-        with contextlib.suppress(Exception):  # the checks report what a program raises
+        with PassedOver():  # the checks report what a program raises
             found[0] |= self.tf1.outcome(INFERENCE).lines_of_penalties
             found[0] |= self.tf1.outcome(TRAINING).lines_of_penalties
             if self.migration.train is not None:
                 found[0] |= self.tf1.training(TRAINING.mode).lines_of_penalties
-        with contextlib.suppress(Exception):  # a port that cannot be traced
+        with PassedOver():  # a port that cannot be traced
             found[1] |= PortHyperparameters(self.migration, self.fresh_port).lines_of_penalties()
         return {**of_variables[0], **found[0]}, {**of_variables[1], **found[1]}
 
@@ -477,7 +487,7 @@ class Runner:
 
     @functools.cached_property
     def _lines_of_port(self) -> tuple[Mapping[str, str], Mapping[int, Sequence[str]]]:
-        with contextlib.suppress(Exception):  # what fails is worth more than its line
+        with PassedOver():  # what fails is worth more than its line
             port = built_port(self.migration, TRAINING, self.tf1.shapes())[0]
             return port.lines_of_variables(), port.lines_of_seeds()
         return {}, {}
@@ -487,11 +497,10 @@ class Runner:
         of_variables, initial = {name: self.lines_of_variables[1].get(name, "") for name in variables}, {}
         if config.weights == "initial":
             initial = self.tf1.outcome(replace(config, op_seeds=())).initial
-        try:
+        with PassedOver():  # a port that cannot be traced
             graph = traced_port(self.migration, config, self.tf1.shapes(), initial)
-        except Exception:  # the port may not be traced
-            return of_variables
-        return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
+            return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
+        return of_variables
 
     @property
     def framework(self) -> Framework:

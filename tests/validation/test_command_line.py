@@ -53,6 +53,21 @@ trained = dataclasses.replace(migration, checkpoint="trained/model.ckpt", name="
 absent = dataclasses.replace(migration, checkpoint="trained/model.ckpd")
 """
 
+# A port that looks at its numbers, so that its data flow cannot pair variables of other names.
+EAGER_ONLY = (
+    MIGRATION_FILE.replace(
+        "\nmigration = ",
+        """
+class Port(keras.layers.Dense):
+    def call(self, inputs):
+        return super().call(inputs) * float(tf.reduce_sum(inputs).numpy() > 0)
+
+eager_only = """,
+    )
+    .replace('lambda: keras.layers.Dense(2, name="dense", **arguments)', 'lambda: Port(2, name="port", **arguments)')
+    .partition("faulty = ")[0]
+)
+
 
 @pytest.fixture
 def migration_file(tmp_path):
@@ -227,6 +242,14 @@ def test_the_place_of_an_error_is_printed_on_request(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):")
     assert said.splitlines()[-1].startswith("detrand: the file ")
+
+
+def test_an_error_that_a_report_passes_over_is_printed_on_request(tmp_path, capsys):
+    file = tmp_path / "eager_only.py"
+    file.write_text(EAGER_ONLY)
+    for arguments, is_printed in ([], False), (["--traceback"], True), ([], False):
+        assert main(["validate", str(file), "--check", "variables-match", *arguments]) == PASSED
+        assert ("an error is passed over" in capsys.readouterr().err) is is_printed
 
 
 def test_the_commands_are_listed_if_none_is_given(capsys):

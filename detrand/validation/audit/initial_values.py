@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from typing import Any
 
 import numpy as np
 
+from detrand.errors import PassedOver
 from detrand.packages import tf
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 
@@ -65,7 +65,7 @@ def describe_initializer(initial_value: Any) -> str | None:
     """
     # A user's initializer may raise outside of its program. tf_keras warns of one that draws twice; here it draws
     # nothing.
-    with contextlib.suppress(Exception), warnings.catch_warnings(), tf.Graph().as_default():
+    with PassedOver(), warnings.catch_warnings(), tf.Graph().as_default():
         warnings.simplefilter("ignore")
         value = initial_value() if callable(initial_value) else tf.constant(np.asarray(initial_value))
         return describe_initial_value(value)

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from detrand.errors import PassedOver
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
-from detrand.validation.checks.numbers import numbers_of_loss
+from detrand.validation.checks.numbers import Number, numbers_of_loss
 from detrand.validation.compare_outcomes import finding_of, place_of
 from detrand.validation.diagnosis.causes import Cause
 from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss
@@ -22,22 +23,37 @@ from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import compare_trainings
+from detrand.validation.training.loss import LossInput
 from detrand.validation.training.steps import Training, train_step_of
 
 
 def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     """Return a finding for each difference in the loss; none if it cannot be traced."""
-    try:
+    faults = known = None
+    with PassedOver():  # the difference is worth more than its place
         faults = LossFaults(runner)
         known = faults.in_part()
-    except Exception:  # the difference is worth more than its place
-        return _traced(runner, likely)
-    if known is not None:
-        return [known]
+    if faults is None or known is not None:
+        return _traced(runner, likely) if known is None else [known]
     found = _traced(runner, likely)
     is_named = len(found) == 1 and found[0].confirmed
     known = None if is_named else faults.as_a_whole()
     return found if known is None else [known]
+
+
+def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:
+    """Return whether losses differ by what they did in a training step, given the port's loss and TF1's.
+
+    They do not if a loss depends on more than its outputs and the step, such as a number that a model counts.
+    """
+    (name,) = (trace := runner.tf1.trace_of_loss()).outputs.values()
+    actual, desired = PortLoss(runner, runner.tf1.loss_of_outputs()).value, float(trace.values[name].elements[0])
+    recorded = of_step[0] - of_step[1]
+    within = _OF_DIFFERENCE * abs(recorded) + _OF_LOSS * abs(of_step[1])
+    return actual is not None and abs(actual - desired - recorded) <= within
+
+
+_OF_DIFFERENCE, _OF_LOSS = 1e-2, 1e-4  # relative: how far a difference of losses may be from the one of a step
 
 
 def loss_of_other_outputs(runner: Runner, of_step: tuple[float, float]) -> Found | None:
@@ -101,10 +117,9 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     A loss that is a multiple of TF1's leaves no tensor that could be given TF1's value, but has multiples of its
     gradients.
     """
-    try:
+    divergences, inputs = tuple[Divergence, ...](), tuple[LossInput, ...]()
+    with PassedOver():  # the difference is worth more than its place
         divergences, inputs = runner.divergences_of_loss()
-    except Exception:  # the difference is worth more than its place
-        return []
     findings = [finding_of(runner, each, causes_of_loss(each, inputs), "training") for each in divergences]
     train = train_step_of(runner.migration)
     found = [with_lines_of_losses(replace(each, title=f"loss: {each.title}"), train) for each in findings]
@@ -167,13 +182,14 @@ def _replaced(finding: Finding, cause: Cause) -> Finding:
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port
 _ONLY_OPS = {Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS}
-_LESS_THAN_A_SUM = {*_ONLY_OPS, Fault.ONLY_IN_ONE, Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}
+_LESS_THAN_A_SUM = {*_ONLY_OPS, Fault.ONLY_IN_ONE, Fault.TERM, Fault.RANDOM_OP_OF_TF1, Fault.RANDOM_OP_OF_PORT}
 
 
 def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
     """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
     tf1, config = runner.tf1, runner.port(TRAINING).config
-    try:
+    numbers: Sequence[Number] = ()
+    with PassedOver():  # the difference is worth more than its place
         given = (
             tf1.loss_of_outputs().migration,
             config,
@@ -184,8 +200,6 @@ def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
         others = tf1.loss_of_other_outputs()
         other = None if others is None else (others[0].migration, others[1])
         numbers = numbers_of_loss(*given, terms=terms, other=other)
-    except Exception:  # the difference is worth more than its place
-        return None
     if not numbers:
         return None
     first, *rest = dict.fromkeys(f"loss: {each.title}" for each in numbers)

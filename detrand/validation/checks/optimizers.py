@@ -6,7 +6,6 @@ port's optimizer needs after one that does not.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
 from detrand.arguments import and_more
-from detrand.errors import MigrationError
+from detrand.errors import MigrationError, PassedOver
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
 from detrand.validation.checks.penalties import decays_as_losses
@@ -123,7 +122,7 @@ def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Comp
         not_probed = f"optimizers not probed: {describe_error(error.__cause__ or error)}"
         return _Compared(rates, rates_differ, not_probed=not_probed)
     if not rates_differ and not updates_differ:
-        with contextlib.suppress(Exception):  # an optimizer may have no configuration
+        with PassedOver():  # an optimizer may have no configuration
             beyond = differs_beyond(migration, tf1, counterparts)
     return _Compared(rates, rates_differ, training, updates_differ, beyond)
 
@@ -172,24 +171,27 @@ class Needed(NamedTuple):
 
 def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ: bool) -> Needed:
     """Return which of TF1's values the port's optimizer needs; nothing if all of them together do not suffice."""
+    with PassedOver():  # an optimizer may be made for the model's variables only
+        return _needed_in_optimizer(runner, sliced, rates_differ)
+    return Needed()
+
+
+def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: bool) -> Needed:
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
     audited.pop(RATE, None)
-    try:
-        tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
-        if tf1 is None or tf1.not_probed:
-            return Needed()
-        changes: dict[str, Any] = {}
-        in_gradients = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
-        if in_gradients is not None:
-            changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
-        if whose := corrects_before_epsilon(optimizer):
-            changes[EPSILON_OF_ADAM] = True
-        changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
-        if rates_differ:
-            changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
-        needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
-    except Exception:  # an optimizer may be made for the model's variables only
+    tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
+    if tf1 is None or tf1.not_probed:
         return Needed()
+    changes: dict[str, Any] = {}
+    in_gradients = _difference_in_gradients(tf1, _clipping_of_port(optimizer))
+    if in_gradients is not None:
+        changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
+    if whose := corrects_before_epsilon(optimizer):
+        changes[EPSILON_OF_ADAM] = True
+    changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
+    if rates_differ:
+        changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
+    needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     causes = {} if in_gradients is None else {APPLIED: in_gradients}
     if whose:
         title, own_form = f"{whose}'s {EPSILON_OF_ADAM}", (OwnForm.EPSILON_OF_ADAM, "")

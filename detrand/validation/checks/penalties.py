@@ -6,13 +6,13 @@ which both count as losses.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.arguments import and_more
+from detrand.errors import PassedOver
 from detrand.validation.audit.hyperparameters import AMOUNTS, REGULARIZER, SQUARES, factors_of
 from detrand.validation.diagnosis.causes import is_close
 from detrand.validation.reference import TRAINING
@@ -69,7 +69,7 @@ def _hidden_by_freezing(runner: Runner) -> set[str]:
     for pair in runner.compared_variables().differing_in("trainable"):
         regularizer = getattr(variables.get(pair.port_name), "regularizer", None)
         if pair.port.trainable is False and regularizer is not None and pair.tf1_name in in_tf1:
-            with contextlib.suppress(Exception):  # a regularizer is the user's code
+            with PassedOver():  # a regularizer is the user's code
                 if is_close(float(regularizer(weights)), loss_of_penalty(in_tf1[pair.tf1_name], weights)):
                     found.add(pair.tf1_name)
     return found
@@ -125,11 +125,12 @@ def _total_losses_agree(runner: Runner) -> bool:
     migration, config = runner.migration, runner.port(TRAINING).config
     tf1 = with_decays(runner).steps[0]
     _, labels = runner.tf1.batches[0]
-    try:
+    loss = None
+    with PassedOver():  # training-steps reports it
         port = runner.fresh_port.port.made_anew(training=True)
         port.set_weights(config, runner.tf1.outcome(TRAINING).initial)
-        loss = port_loss_of(port, labels, tf1["outputs"])
-    except Exception:  # training-steps reports it
+        loss = port_loss_of(port, 0, labels, tf1["outputs"])
+    if loss is None:
         return False
     regularization = runner.port(TRAINING).regularization_loss
     added = {} if regularization is None else {"regularization_loss": regularization}

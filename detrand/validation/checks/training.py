@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,12 @@ from typing import Any, NamedTuple
 
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison, LeafComparison
+from detrand.errors import PassedOver
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
-from detrand.validation.checks.loss import findings_of_loss, loss_of_other_outputs
+from detrand.validation.checks.loss import findings_of_loss, is_reproduced, loss_of_other_outputs
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
@@ -25,6 +25,7 @@ from detrand.validation.diagnosis.causes_of_training import (
     UPDATED,
     causes_of_training,
 )
+from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.programs.outcome import ADDED_LOSS, RunConfig
 from detrand.validation.reference import TRAINING
@@ -237,8 +238,8 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
         def port_loss(step: int, outputs: Any) -> float | None:
             _, labels = runner.tf1.batches[step]
             added = float(trained.port.steps[step].get(_ADDED, 0.0)) if is_split else 0.0
-            with contextlib.suppress(Exception):  # the outputs may have a different structure
-                return port_loss_of(runner.fresh_port.port, labels, outputs) + added
+            with PassedOver():  # the outputs may have a different structure
+                return port_loss_of(runner.fresh_port.port, step, labels, outputs) + added
             return None
 
         port, tf1, comparison = _as_one_loss(trained) if is_split else trained[:3]
@@ -392,7 +393,38 @@ class _Explanation:
             yield finding_of_cause(self.runner, "training", cause, place_of(in_tf1, ""), place_of(in_port, ""))
 
     def of_loss(self, part: _Part) -> Sequence[Finding]:
-        return findings_of_loss(self.runner, part.likely) or [self.finding(part)]
+        """Return what differs in the loss: in the first step, or in a later one that shows more of it.
+
+        A term whose weight is 0 in a step of one program is missing there.
+        """
+        of_first = self._of_loss(part, part.step)
+        if not all(each.fault in _VAGUE for each in of_first) or not self._loss_depends_on_step(part):
+            return of_first or [self.finding(part)]
+        differing = {n for each in self.trained for n, by in each.comparison.steps.items() if not by.get("loss", True)}
+        later = sorted(differing - {part.step})
+        for step in dict.fromkeys((*later[:1], *later[-1:])):
+            found = self._of_loss(part, step)
+            if found and all(each.confirmed and each.fault not in _VAGUE for each in found):
+                return found
+        return of_first or [self.finding(part)]
+
+    def _of_loss(self, part: _Part, step: int) -> Sequence[Finding]:
+        runner, steps = self.runner.of_step(step), (self.trained[0].port.steps[step], self.tf1.steps[step])
+        losses = float(steps[0]["loss"]), float(steps[1]["loss"])
+        if runner.migration.strategy is None and not is_reproduced(runner, losses):
+            return []
+        found = findings_of_loss(runner, part.likely)
+        seen = f"; seen in step {step}" if step else ""
+        return [replace(each, confirmed=each.confirmed and f"{each.confirmed}{seen}") for each in found]
+
+    def _loss_depends_on_step(self, part: _Part) -> bool:
+        """Return whether the loss of a program depends on how many updates its optimizer has made."""
+        if "global_step" in self.runner.tf1.trace_of_loss().ops:
+            return True
+        port, (_, labels) = self.runner.fresh_port.port, self.runner.tf1.batches[part.step]
+        outputs = self.tf1.steps[part.step]["outputs"]
+        losses = {port_loss_of(port, step, labels, outputs) for step in (part.step, part.step + 1, len(self.tf1.steps))}
+        return len(losses) > 1
 
     def of_metrics(self, part: _Part) -> Iterator[Finding]:
         metric = part.leaf.path.partition("['")[2].partition("']")[0]
@@ -453,6 +485,7 @@ _FINDINGS_OF: dict[str, Callable[[_Explanation, _Part], Iterable[Finding]]] = {
 
 
 _OPS_ONLY = {Fault.ONLY_IN_ONE, Fault.OPS, Fault.UNEXPLAINED}
+_VAGUE = {Fault.TERM, Fault.OPS, Fault.UNEXPLAINED}  # what a loss may show of a fault in one step, and not in another
 _SYMPTOMS_OF = {"loss": "loss", **dict.fromkeys(UPDATED, "optimizer")}
 
 
@@ -484,12 +517,11 @@ def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Findin
     """
     if any(leaf.reason not in (None, "values") for leaf in gradients.leaves):
         return []
-    try:
+    divergences: Sequence[Divergence] = ()
+    with PassedOver():  # the difference is worth more than its place
         divergences = runner.divergences_of_gradients(
             [_variable(leaf.path) for leaf in gradients.leaves if not leaf.ok]
         )
-    except Exception:  # the difference is worth more than its place
-        return []
     findings = [finding_of(runner, each, causes(each), "training") for each in divergences]
     return [replace(each, title=f"gradients: {each.title}") for each in findings if each.confirmed]
 

@@ -870,13 +870,14 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
-            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0])}")
+            factor = divergence.factors[who != "TF1"] if arithmetic[0] in (divergence.tf1, divergence.port) else None
+            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0], factor)}")
 
 
-def _number(op: TracedOp) -> str:
-    """Return the constant that an op takes, as text."""
+def _number(op: TracedOp, computed: str | None = None) -> str:
+    """Return the constant that an op takes, or a number that the program computes, as text."""
     constants = (_in_one_number(op, text) for name, text in op.attributes.items() if name.startswith("input "))
-    return next(constants, "another tensor")
+    return next(constants, computed or "another tensor")
 
 
 def _limits(divergence: Divergence) -> Iterator[Cause]:

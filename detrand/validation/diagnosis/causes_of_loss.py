@@ -50,7 +50,7 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         number = divergence.hyperparameter
         return (of_values(number.name, number.tf1, number.port),)
     if divergence.term_of:
-        return (in_one_program(divergence.term_of, "adds this term to the loss"),)
+        return (in_one_program(divergence.term_of, "adds this term to the loss", fault=Fault.TERM),)
     found = [*_of_labels(divergence, inputs)]
     weights = [] if found else list(_weights(divergence, inputs))
     found += [] if divergence.confirmed else weights
@@ -66,6 +66,8 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
             for name in names
         ]
         found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
+    if not found and divergence.types[0] == divergence.types[1] and None not in divergence.factors:
+        found.append(of_values("factor", *divergence.factors, remedy="compute TF1's factor in the port"))
     if not found:
         kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
         of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)

@@ -92,11 +92,12 @@ def causes_of_training(
             continue
         if name in MOVING_AVERAGES and not MOVING_AVERAGES.isdisjoint(found):
             continue
-        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, comparison, port_loss))):
+        differing = [step for step, by_name in comparison.steps.items() if not by_name.get(name, True)]
+        step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
+        of_step = differing[0] if step is None else step  # outputs that differ do not hide a loss that does
+        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, comparison, port_loss, of_step))):
             found[name] = of_loss
             continue
-        differing = (step for step, by_name in comparison.steps.items() if not by_name.get(name, True))
-        step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
         if step is None or any(
             name in kinds and not kinds.isdisjoint(found) for kinds in (UPDATED, AVERAGES_OF_WEIGHTS)
         ):
@@ -673,11 +674,15 @@ def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], sch
 
 
 def _loss_of_outputs(
-    port: Training, tf1: Training, comparison: StepsComparison, port_loss: Callable[[int, Any], float | None]
+    port: Training,
+    tf1: Training,
+    comparison: StepsComparison,
+    port_loss: Callable[[int, Any], float | None],
+    step: int,
 ) -> Iterator[Cause]:
-    """Yield how the two losses of TF1's outputs differ in the first step, if they do."""
-    outputs, desired = tf1.steps[0]["outputs"], _unregularized_loss(tf1.steps[0])
-    loss = port_loss(0, outputs)
+    """Yield how the two losses of TF1's outputs differ in a step, if they do."""
+    outputs, desired = tf1.steps[step]["outputs"], _unregularized_loss(tf1.steps[step])
+    loss = port_loss(step, outputs)
     if loss is None or is_close(loss, desired):
         return
     if all(by_name.get("gradients", False) for by_name in comparison.steps.values()):
@@ -694,8 +699,8 @@ def _loss_of_outputs(
     pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
     ratios = [of / each if of and each else math.nan for of, each in pairs]
     confirmed = f"so it is in each of {len(ratios)} steps" if len(ratios) > 1 else ""
-    confirmed = confirmed or ("so do the gradients" if _scale_alike(port.steps[0], tf1.steps[0]) else "")
-    yield from _loss({"loss": loss, "outputs": outputs}, tf1.steps[0], port.replicas, ratios, confirmed)
+    confirmed = confirmed or ("so do the gradients" if _scale_alike(port.steps[step], tf1.steps[step]) else "")
+    yield from _loss({"loss": loss, "outputs": outputs}, tf1.steps[step], port.replicas, ratios, confirmed)
 
 
 def _agrees_with(

@@ -20,6 +20,7 @@ from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 
 _MOST_SHOWN = 4
+_OF_FACTOR = 1e-5  # relative: how far a multiple of a tensor may be from one
 _NORMALIZED = "normalization"  # stands for the parts of one
 _NAMED = {*ACTIVATIONS, _NORMALIZED}  # kinds of ops, or what they compute together, that people name
 
@@ -115,6 +116,16 @@ class Divergence:
         """The types of TF1's op and of the port's; empty where there is none."""
         return "" if self.tf1 is None else self.tf1.type, "" if self.port is None else self.port.type
 
+    @property
+    def factors(self) -> tuple[str | None, str | None]:
+        """The numbers by which TF1's op and the port's multiply the one tensor that they take, as text.
+
+        None where an op does something else. Programs may compute such a number from no data, as a weight of a loss
+        that depends on the step.
+        """
+        tf1, port = map(_factor, self.types, self.values, self.sources)
+        return tf1, port
+
     def __str__(self) -> str:
         if self.after:
             lines = [f"First divergence. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
@@ -130,6 +141,19 @@ class Divergence:
             lines.append("  " + self.leaf.greatest_absolute.in_words("max |difference|"))
         lines += [f"  confirmed: {self.confirmed}"] if self.confirmed else []
         return "\n".join(lines)
+
+
+def _factor(op_type: str, value: Value | None, sources: Sequence[Value]) -> str | None:
+    """Return the number by which an op multiplies the one tensor that it takes; None if it does something else."""
+    if op_type != "Mul" or value is None or len(sources) != 1:
+        return None
+    product, given = value.array, sources[0].array
+    if product is None or given is None or product.size != given.size or not given.any():
+        return None
+    product, given = (array.reshape(-1).astype(np.float64) for array in (product, given))
+    greatest = np.abs(given).argmax()
+    factor = float(product[greatest] / given[greatest])
+    return f"{factor:.6g}" if np.allclose(product, factor * given, rtol=_OF_FACTOR, atol=0) else None
 
 
 def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:

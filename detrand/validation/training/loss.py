@@ -25,6 +25,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.port import framework_of, variables_source
 from detrand.validation.programs.replicas import Replicas, build_towers, in_own_containers, losses_added
 from detrand.validation.training import steps
+from detrand.validation.training.port import make_optimizer_of_step
 from detrand.validation.training.steps import train_step_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import Shapes, TF1View
@@ -44,10 +45,13 @@ class LossOfOutputs(NamedTuple):
     inputs: tuple[LossInput, ...]
 
 
-def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOutputs:
-    """Return the total losses that both programs compute from labels and outputs, as a migration of their own."""
-    train, batch = train_step_of(migration), migration.first_batch()
-    structure = (batch, labels, outputs)
+def loss_of_outputs(migration: Migration, step: int, batch: tuple[Any, Any], outputs: Any) -> LossOfOutputs:
+    """Return the total losses that both programs compute in a step, as a migration of their own.
+
+    Given are the inputs and labels, and what the model makes of the inputs. Variables have their initial values.
+    """
+    train, (inputs_of_step, labels) = train_step_of(migration), batch
+    structure = (inputs_of_step, labels, outputs)
     inputs = [
         LossInput(name, name if path == OUTPUT else f"{name}{path}")
         for name, each in zip(("inputs", "labels", "outputs"), structure, strict=True)
@@ -63,12 +67,15 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
     def tf1(*tensors: Any, training: bool) -> Any:
         inputs, labels, outputs = unpacked(tensors)
         towers = build_towers(migration, Replicas(migration.name, None), inputs, training)
+        if step and tf.compat.v1.train.get_global_step() is None:
+            _make_global_step(step)
         return {"loss": total_loss_of_tf1(train.tf1_loss, labels, outputs, losses_added(towers))[0]}
 
     def port() -> Any:
         model = migration.port()
         framework = framework_of(model)
-        called = framework.function(model, len(batch))
+        called = framework.function(model, len(inputs_of_step))
+        make_optimizer_of_step(migration, step)
 
         def total(_: Any, *tensors: Any, training: bool = True) -> Any:  # a module is not given whether it trains
             inputs, labels, outputs = unpacked(tensors)
@@ -88,6 +95,18 @@ def loss_of_outputs(migration: Migration, labels: Any, outputs: Any) -> LossOfOu
         expect=(),
     )
     return LossOfOutputs(total_losses, tuple(inputs[number] for number in given))
+
+
+def _make_global_step(step: int) -> None:
+    """Make the global step of a graph, which the loss may read, as it is before a step."""
+    keys = tf.compat.v1.GraphKeys
+    tf.compat.v1.get_variable(
+        keys.GLOBAL_STEP,
+        dtype=tf.int64,
+        initializer=np.int64(step),
+        trainable=False,
+        collections=[keys.GLOBAL_VARIABLES, keys.GLOBAL_STEP],
+    )
 
 
 def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> Migration:

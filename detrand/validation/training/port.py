@@ -17,7 +17,7 @@ from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
 from detrand.arguments import takes_one_argument
 from detrand.comparison.structures import map_structure
-from detrand.errors import ComparisonError, MigrationError
+from detrand.errors import ComparisonError, MigrationError, PassedOver
 from detrand.packages import is_loaded, tf
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_argument
@@ -119,9 +119,10 @@ def check_trainable(migration: Migration, tf1: Training) -> None:
         )
 
 
-def port_loss_of(port: Port, labels: Any, outputs: Any) -> float:
-    """Return the loss that a port's training computes from outputs, without regularization."""
+def port_loss_of(port: Port, step: int, labels: Any, outputs: Any) -> float:
+    """Return the loss that a port's training computes in a step from outputs, without regularization."""
     with port_scope(port.migration, RunConfig(training=True)):
+        make_optimizer_of_step(port.migration, step)
         labels, outputs = port.tensors((labels, outputs))
         return float(as_array(train_step_of(port.migration).port_loss(labels, outputs)))
 
@@ -129,7 +130,7 @@ def port_loss_of(port: Port, labels: Any, outputs: Any) -> float:
 def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
     """Return the lines that make an optimizer and its learning rate; none if the factory raises or makes none."""
     sites = LayerSites()
-    try:
+    with PassedOver():  # the check reports what a factory raises
         with sites.watched():
             optimizer = _made_optimizer(make, ())
         if isinstance(optimizer, OptaxOptimizer):  # a pair of functions, which has no constructor
@@ -137,8 +138,7 @@ def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
             return {} if made == UNKNOWN else {"optimizer": str(made), "learning_rate": str(made)}
         with _scratch_graph():
             return sites.lines_of_optimizer(optimizer, learning_rate_of(optimizer))
-    except Exception:  # the check reports what a factory raises
-        return {}
+    return {}
 
 
 def _scratch_graph() -> contextlib.AbstractContextManager[Any]:
@@ -180,6 +180,23 @@ def make_port_optimizer(migration: Migration, trained: Sequence[Any] = ()) -> An
         steps.checked_optimizer("port_optimizer", optimizer, "apply_gradients")
     check_new_optimizer(migration.name, optimizer)
     return optimizer
+
+
+def make_optimizer_of_step(migration: Migration, step: int) -> None:
+    """Make the optimizer of the port as it is before a step, for a loss that reads how many updates it has made."""
+    if takes_one_argument(train_step_of(migration).port_optimizer):  # one of PyTorch, which counts none
+        return
+    counter = counter_of(make_port_optimizer(migration))
+    if counter is not None:
+        counter.assign(step)
+
+
+def counter_of(optimizer: Any) -> Any:
+    """Return the variable in which the updates of an optimizer are counted; None if there is none to be set."""
+    if hasattr(optimizer, "iterations"):
+        return optimizer.iterations
+    is_of_tf1 = is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer")
+    return tf.compat.v1.train.get_or_create_global_step() if is_of_tf1 else None
 
 
 def _made_optimizer(factory: Callable[..., Any], trained: Sequence[Any]) -> Any:

@@ -28,7 +28,7 @@ from detrand._patching.optimizers import (
 )
 from detrand.arguments import takes_one_argument
 from detrand.checkpoints.upstream import all_upstream, input_ops
-from detrand.errors import MigrationError
+from detrand.errors import MigrationError, PassedOver
 from detrand.packages import keras, tf
 from detrand.validation.frameworks import flax, torch
 from detrand.validation.migration import Migration, TrainStep
@@ -36,7 +36,7 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.update_order import all_run
 from detrand.validation.training.compare import compare_trainings
-from detrand.validation.training.port import CLIPPING_ARGUMENTS, make_port_optimizer, train_port
+from detrand.validation.training.port import CLIPPING_ARGUMENTS, counter_of, make_port_optimizer, train_port
 from detrand.validation.training.steps import Training, train_step_of
 from detrand.validation.training.tf1 import TrainingGraph, train_in_session, training_graph
 
@@ -110,7 +110,7 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
             "" if graph.update.of_loss else "tf1_train_op takes gradients of a tensor that it computes from the loss"
         )
         applied: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in batches)
-        with contextlib.suppress(Exception):  # a branch that is not taken has no gradients
+        with PassedOver():  # a branch that is not taken has no gradients
             applied = tuple(_applied(graph, batches))
         rates, fed = _rates(graph, batches[0]), graph.before.get(RATE)
         read = {each.name for op in all_run(graph.update.run) for each in op.inputs}
@@ -289,10 +289,7 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, 
     """
     with port_scope(migration, _CONFIG):
         optimizer, port = make_port_optimizer(migration), dict[int, float]()
-        is_of_torch, has_counter = is_torch_optimizer(optimizer), hasattr(optimizer, "iterations")
-        counter: Any = None
-        if not is_of_torch:
-            counter = optimizer.iterations if has_counter else tf.compat.v1.train.get_or_create_global_step()
+        is_of_torch, counter = is_torch_optimizer(optimizer), counter_of(optimizer)
         steps = range(_STEPS_IN_TORCH) if is_of_torch else tf1.rates
         for step in steps if learning_rate_of(optimizer) is not None and tf1.rates else ():
             if not is_of_torch:

@@ -500,6 +500,9 @@ SAMPLES = {
 }
 
 
+ACTIVATION = "TF1 has no activation where the port has Elu"
+
+
 class TestVariationalAutoencoder:
     """A latent sample by each function of PyTorch that draws normal numbers, of a tensor and of an image."""
 
@@ -523,7 +526,8 @@ class TestVariationalAutoencoder:
             mean, log_deviation = self.mean(hidden), self.deviation(hidden)
             deviation = torch.exp(0.5 * log_deviation if self.fault == "variance" else log_deviation)
             z = self.sample(mean, deviation) if self.training else mean
-            return mean.permute(0, 2, 3, 1), self.decoder(z).permute(0, 2, 3, 1)
+            decoded = self.decoder(functional.elu(z) if self.fault == "activation" else z)
+            return mean.permute(0, 2, 3, 1), decoded.permute(0, 2, 3, 1)
 
     def report(self, sample, fault=""):
         inputs = numbers(2, 6, 6, 3).astype(np.float32)
@@ -540,8 +544,13 @@ class TestVariationalAutoencoder:
     @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
     def test_a_fault_before_the_sample_is_one_finding(self, sample):
         findings = self.report(sample, "variance").findings
-        assert [each.title for each in findings] == ["only the port computes Mul"]
+        assert [each.title for each in findings] == ["only the port multiplies by 0.5"]
         assert findings[0].confirmed
+
+    @pytest.mark.slow_except("randn_like")
+    @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
+    def test_a_fault_after_the_sample_is_one_finding(self, sample):
+        assert [each.title for each in self.report(sample, "activation").findings] == [ACTIVATION]
 
     def test_another_distribution_is_named(self):
         report = self.report(lambda mean, deviation: mean + deviation * torch.rand_like(mean))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import detrand
+from detrand.validation.golden import record_golden
 from detrand.validation.results import Fault
 from tests.faults.tf1 import dense, integers, numbers
 
@@ -809,3 +810,99 @@ class TestOutputsWithDistinctWeights:
         check = self.checked(exploding, exploding)
         assert check.ok
         assert "distinct" not in check.summary
+
+
+def annealed(weight, made):
+    """Return a loss with a penalty whose weight grows with the steps of TF1, or of the optimizer that was made last."""
+
+    def loss(labels, outputs):
+        step = made[-1].iterations if made else tf.train.get_or_create_global_step()
+        penalty = tf.reduce_mean(tf.square(outputs))
+        return tf.reduce_mean(tf.square(labels - outputs)) + weight(tf.cast(step, tf.float32)) * penalty
+
+    return loss
+
+
+def validated_with_weight(weight, loss=None, golden=None, port=lambda: keras.layers.Dense(4)):
+    """Validate a port whose penalty has a weight of its own, beside TF1's: a seventh of the step, but at most 1."""
+    made = []
+
+    def optimizer():
+        made.append(keras.optimizers.SGD(0.1))
+        return made[-1]
+
+    train = detrand.TrainStep(
+        labels=NUMBERS,
+        tf1_loss=annealed(lambda step: tf.minimum(1.0, step / 7.0), []),
+        port_loss=loss or annealed(weight, made),
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+        port_optimizer=optimizer,
+        steps=5,
+    )
+    migration = detrand.Migration(
+        tf1=lambda x, training: dense(x, 4, "a"),
+        port=port,
+        inputs=numbers(6, 3),
+        name_map={"a/w": "dense/kernel", "a/b": "dense/bias"},
+        train=train,
+    )
+    if golden is not None:
+        record_golden([migration], golden)
+    return detrand.validate(migration, checks=["training-steps"], golden=golden)
+
+
+WEIGHTS = {
+    "too early": (lambda step: tf.minimum(1.0, (step + 1.0) / 7.0), "factor differs: 0.142857 (TF1), 0.285714 (port)"),
+    "too late": (
+        lambda step: tf.minimum(1.0, tf.maximum(0.0, step - 1.0) / 7.0),
+        "factor differs: 0.285714 (TF1), 0.142857 (port)",
+    ),
+    "too fast": (lambda step: tf.minimum(1.0, step / 3.0), "divisor differs: 7.0 (TF1), 3.0 (port)"),
+    "limited": (lambda step: tf.minimum(0.5, step / 7.0), "upper limit differs: 1.0 (TF1), 0.5 (port)"),
+    "constant": (lambda step: 1.0, "only TF1 multiplies by 0.142857"),
+    "nothing": (lambda step: 0.0, "only TF1 adds this term to the loss"),
+}
+
+
+@pytest.mark.slow_except("too early-False", "constant-True")
+@pytest.mark.parametrize("is_golden", [False, True])
+@pytest.mark.parametrize("fault", WEIGHTS)
+def test_a_loss_that_depends_on_the_step_is_compared_in_a_step_that_shows_the_fault(fault, is_golden, tmp_path):
+    weight, title = WEIGHTS[fault]
+    (finding,) = validated_with_weight(weight, golden=tmp_path / "golden.npz" if is_golden else None).findings
+    assert finding.title == f"loss: {title}"
+    assert "; seen in step " in finding.confirmed
+
+
+def test_a_loss_that_depends_on_the_step_is_compared_with_other_outputs_too():
+    report = validated_with_weight(lambda step: tf.minimum(1.0, step / 7.0))
+    assert "the losses of outputs with distinct weights agree" in report.checks[0].summary
+
+
+class Counting(keras.layers.Dense):
+    """A layer that counts its calls in training, of which the first one is no step."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+
+    def call(self, inputs, training=False):
+        if training:
+            self.count.assign_add(1.0)
+        return super().call(inputs)
+
+
+def test_what_is_not_seen_when_the_losses_are_computed_again_has_no_cause():
+    made = []
+
+    def port():
+        made.append(Counting(4, name="dense"))
+        return made[-1]
+
+    def loss(labels, outputs):
+        penalty = tf.reduce_mean(tf.square(outputs))
+        return tf.reduce_mean(tf.square(labels - outputs)) + tf.minimum(1.0, (made[-1].count - 2.0) / 3.0) * penalty
+
+    titles = [finding.title for finding in validated_with_weight(None, loss, port=port).findings]
+    assert any(title.startswith("the losses of the same outputs differ") for title in titles)
+    assert not any("term" in title for title in titles)
