@@ -35,10 +35,14 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
         known = faults.in_part()
     if faults is None or known is not None:
         return _traced(runner, likely) if known is None else [known]
-    found = _traced(runner, likely)
-    is_named = len(found) == 1 and found[0].confirmed
-    known = None if is_named else faults.as_a_whole()
-    return found if known is None else [known]
+    in_terms: Sequence[Finding] = ()
+    with PassedOver():  # the difference is worth more than its place
+        in_terms = faults.in_terms()
+    found = _traced(runner, () if in_terms else likely)  # what explains the whole loss is no fault of a term
+    if len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not in_terms):
+        return found
+    known = None if in_terms else faults.as_a_whole()
+    return list(in_terms) or (found if known is None else [known])
 
 
 def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:

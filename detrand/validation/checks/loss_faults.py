@@ -19,6 +19,7 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
+from detrand.validation.checks.loss_terms import Loss, differences_of_terms
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, Cause, of_values
 from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS
@@ -122,6 +123,16 @@ class LossFaults:
         """Return the finding of a fault of a call in the loss, or of the labels."""
         known = self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
         return known or self._misread()
+
+    def in_terms(self) -> list[Finding]:
+        """Return a finding for each term of the loss that differs, if others agree."""
+        tf1, port = Loss(self._tf1, self._loss.arrays), Loss(self._loss.trace, self._loss.arrays)
+        others = None
+        if self._other is not None:
+            loss, trace = self._other[0], self._runner.of_other_outputs().tf1.trace_of_loss()
+            others = Loss(trace, loss.arrays), Loss(loss.trace, loss.arrays)
+        found = differences_of_terms(tf1, port, others)
+        return [self._finding(each.cause, each.port, each.tf1) for each in found]
 
     def as_a_whole(self) -> Finding | None:
         """Return the finding that labels and outputs are exchanged in the whole loss."""

@@ -232,14 +232,18 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     is_split = any(
         not by_name.get(_ADDED, True) for each in differing.values() for by_name in each.comparison.steps.values()
     )
-    is_split = is_split and only_split_differently(runner)
+    has_no_losses = any(_ADDED in each.left_out for each in differing.values())  # its loss has all penalties
+    is_split = has_no_losses or (is_split and only_split_differently(runner))
+    made_last = functools.cache(lambda: runner.fresh_port.port.made_anew(training=True))
 
     def causes_of(trained: _Trained) -> dict[str, tuple[Cause, ...]]:
         def port_loss(step: int, outputs: Any) -> float | None:
             _, labels = runner.tf1.batches[step]
             added = float(trained.port.steps[step].get(_ADDED, 0.0)) if is_split else 0.0
             with PassedOver():  # the outputs may have a different structure
-                return port_loss_of(runner.fresh_port.port, step, labels, outputs) + added
+                initial = runner.tf1.outcome(TRAINING).initial
+                made_last().view().assign(trained.tf1.variables_after(step - 1) if step else initial)
+                return port_loss_of(made_last(), step, labels, outputs) + added
             return None
 
         port, tf1, comparison = _as_one_loss(trained) if is_split else trained[:3]
