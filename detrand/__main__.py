@@ -77,7 +77,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     of_all.add_argument(
         "--traceback",
         action="store_true",
-        help="also print where in the code an error was raised, and errors without which a report tells more",
+        help="also print where in the code an error was raised, and errors because of which a report tells less",
     )
     of_both = argparse.ArgumentParser(add_help=False, parents=[of_all])
     of_both.add_argument(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterator
 
 _log = logging.getLogger("detrand")
 
@@ -138,15 +139,14 @@ class PatchError(DetrandError, RuntimeError):
     """
 
 
-class PassedOver(contextlib.AbstractContextManager[None]):
+@contextlib.contextmanager
+def passing_over() -> Iterator[None]:
     """Suppress errors in the block, and log them: what goes on without the block's result is worth more than it.
 
     The error may be a mistake of detrand. ``--traceback`` prints it, and a test in which detrand's own code raises one
     fails.
     """
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        _log.debug("an error is passed over", exc_info=error)
-        return True
+    try:
+        yield
+    except Exception:
+        _log.debug("an error is passed over", exc_info=True)

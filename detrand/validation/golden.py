@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from detrand.checkpoints.pairing import RestoredSession
 from detrand.comparison.structures import in_numpy, load_structure, save_structure
 from detrand.comparison.values import compare
-from detrand.errors import MigrationError, PassedOver, RecordingError
+from detrand.errors import MigrationError, RecordingError, passing_over
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.hyperparameters import Hyperparameters
 from detrand.validation.batches import as_batch, as_labels, batches_of
@@ -92,7 +92,7 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
     yield ("hyperparameters",), _items(tf1.hyperparameters)
     if migration.train is not None:
         yield ("optimizer_hyperparameters",), _items(tf1.optimizer_hyperparameters)
-        with PassedOver():  # a loss that cannot be traced can be trained
+        with passing_over():  # a loss that cannot be traced can be trained
             depends_on_step = "global_step" in tf1.trace_of_loss().ops
             for step in range(migration.train.steps if depends_on_step else 1):
                 yield ("trace of loss", step), tf1.of_step(step).trace_of_loss().sampled()
@@ -104,13 +104,13 @@ def _answers(migration: Migration) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 
 def _probe(tf1: Reference) -> ProbeOfTF1 | None:
-    with PassedOver():  # an optimizer that cannot be probed can train
+    with passing_over():  # an optimizer that cannot be probed can train
         return tf1.probe()
     return None
 
 
 def _items(read: Callable[[], Hyperparameters | None]) -> list[tuple[Any, Any]] | None:
-    with PassedOver():  # the audit reports that there are none; the outcomes are worth keeping
+    with passing_over():  # the audit reports that there are none; the outcomes are worth keeping
         return list((read() or {}).items())
     return None
 

@@ -17,7 +17,7 @@ from detrand.checkpoints.pairing import NameMapProposal
 from detrand.checkpoints.training_state import AVERAGE, optimizer_slots
 from detrand.comparison.structures import map_structure
 from detrand.comparison.values import compare, compare_by_path
-from detrand.errors import ArgumentError, MigrationError, MissingPackageError, PassedOver
+from detrand.errors import ArgumentError, MigrationError, MissingPackageError, passing_over
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS, Hyperparameters, PortHyperparameters
@@ -159,7 +159,7 @@ class Runner:
     def _forget_biases(self) -> dict[str, float]:
         """Return what TF1's LSTM cells add to their forget gates, by the names of their biases, where that is known."""
         hyperparameters: Hyperparameters = {}
-        with PassedOver():  # the audit reports it
+        with passing_over():  # the audit reports it
             hyperparameters = self.tf1.hyperparameters() or {}
         return {name: value for (name, what), value in hyperparameters.items() if what == FORGET_BIAS}
 
@@ -247,7 +247,7 @@ class Runner:
             return None
 
         found_by_flow = None
-        with PassedOver():  # a port that cannot be traced can be run nevertheless
+        with passing_over():  # a port that cannot be traced can be run nevertheless
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
             found_by_flow = pair_by_flow(tf1, port, flows, known)
         if found_by_flow is None:
@@ -265,7 +265,7 @@ class Runner:
             return ops_without_counterpart(with_pairs(pairs, cells), config, trace, self.tf1.shapes())
 
         if len(orders) > 1:
-            with PassedOver():  # a port that uses a table cannot be run in a graph
+            with passing_over():  # a port that uses a table cannot be run in a graph
                 cells = min(orders, key=lambda each: len(diverged(by_flow, each)))
         if rivals and trace is not None:
             by_flow, gave_up = search_names(
@@ -380,7 +380,7 @@ class Runner:
         """
         tf1, config, shapes = self.tf1, self.port(TRAINING).config, self.tf1.shapes()
         initial = tf1.outcome(TRAINING).initial
-        with PassedOver():  # a program that cannot be traced
+        with passing_over():  # a program that cannot be traced
             port = traced_port(self.migration, config, shapes, initial).run()
             if found := stop_of_gradients(tf1.trace(TRAINING), port, gradients):
                 return found
@@ -395,7 +395,7 @@ class Runner:
     ) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
         """Return which program alone stops gradients of variables, where, and of which; see `stop_of_gradients`."""
         tf1, config = self.tf1, self.port(TRAINING).config
-        with PassedOver():  # a program that cannot be traced
+        with passing_over():  # a program that cannot be traced
             port = traced_port(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()
             return stop_in_one_program(tf1.trace(TRAINING), port, variables)
         return None
@@ -407,7 +407,7 @@ class Runner:
         frozen = any(pair.tf1.trainable and pair.port.trainable is False for pair in compared.pairs)
         if train is None or not frozen:
             return compared
-        with PassedOver():  # the checks report what a program raises
+        with passing_over():  # the checks report what a program raises
             gradients = self.tf1.training(TRAINING.mode).steps[0]["gradients"]
             return self._compared_variables(lambda name: gradients.get(name) is not None)
         return compared
@@ -439,12 +439,12 @@ class Runner:
     def lines_of_penalties(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The lines that penalize variables, by TF1 name: of user code, or else those of `lines_of_variables`."""
         of_variables, found = self.lines_of_variables, [dict[str, str](), dict[str, str]()]
-        with PassedOver():  # the checks report what a program raises
+        with passing_over():  # the checks report what a program raises
             found[0] |= self.tf1.outcome(INFERENCE).lines_of_penalties
             found[0] |= self.tf1.outcome(TRAINING).lines_of_penalties
             if self.migration.train is not None:
                 found[0] |= self.tf1.training(TRAINING.mode).lines_of_penalties
-        with PassedOver():  # a port that cannot be traced
+        with passing_over():  # a port that cannot be traced
             found[1] |= PortHyperparameters(self.migration, self.fresh_port).lines_of_penalties()
         return {**of_variables[0], **found[0]}, {**of_variables[1], **found[1]}
 
@@ -487,7 +487,7 @@ class Runner:
 
     @functools.cached_property
     def _lines_of_port(self) -> tuple[Mapping[str, str], Mapping[int, Sequence[str]]]:
-        with PassedOver():  # what fails is worth more than its line
+        with passing_over():  # what fails is worth more than its line
             port = built_port(self.migration, TRAINING, self.tf1.shapes())[0]
             return port.lines_of_variables(), port.lines_of_seeds()
         return {}, {}
@@ -497,7 +497,7 @@ class Runner:
         of_variables, initial = {name: self.lines_of_variables[1].get(name, "") for name in variables}, {}
         if config.weights == "initial":
             initial = self.tf1.outcome(replace(config, op_seeds=())).initial
-        with PassedOver():  # a port that cannot be traced
+        with passing_over():  # a port that cannot be traced
             graph = traced_port(self.migration, config, self.tf1.shapes(), initial)
             return {name: graph.line_of_update(name) or line for name, line in of_variables.items()}
         return of_variables

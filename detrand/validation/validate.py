@@ -15,7 +15,7 @@ import numpy as np
 from detrand.arguments import quote, wrong_type
 from detrand.comparison.metrics import has_vectors
 from detrand.comparison.values import leaves_by_path
-from detrand.errors import ArgumentError, MigrationError, PassedOver
+from detrand.errors import ArgumentError, MigrationError, passing_over
 from detrand.packages import is_installed, is_loaded, needed_by, tf
 from detrand.random_tool import dispatchers_installed
 from detrand.validation.checks.registry import checks_of, left_out_of_graph_file, not_run, run_check
@@ -163,7 +163,7 @@ def validate(
                     break
             with progress.showing("audit"):
                 audit = runner.audit
-                with PassedOver():  # the checks report what a program raises
+                with passing_over():  # the checks report what a program raises
                     variables = paired_variables(runner)
         except KeyboardInterrupt as error:
             interrupt, why_not = error, "not run, because of an interrupt"

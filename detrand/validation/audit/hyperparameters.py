@@ -24,7 +24,7 @@ from detrand._patching.optimizers import (
     is_torch_optimizer,
 )
 from detrand.checkpoints.upstream import input_ops
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, operations
@@ -391,7 +391,7 @@ class PortHyperparameters:
             # A function that creates variables is traced twice; the later graph is the one that runs.
             losses[:] = filter(tf.is_symbolic_tensor, getattr(port.model, "losses", ()))
             if train is not None:
-                with PassedOver():  # training-steps reports it
+                with passing_over():  # training-steps reports it
                     _, labels = self._migration.training_batches()[0]
                     losses.append(tf.convert_to_tensor(train.port_loss(port.tensors(labels), outputs)))
             return outputs

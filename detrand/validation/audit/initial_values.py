@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.packages import tf
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 
@@ -65,8 +65,8 @@ def describe_initializer(initial_value: Any) -> str | None:
     """
     # A user's initializer may raise outside of its program. tf_keras warns of one that draws twice; here it draws
     # nothing.
-    with PassedOver(), warnings.catch_warnings(), tf.Graph().as_default():
+    with passing_over(), warnings.catch_warnings(), tf.Graph().as_default():
         warnings.simplefilter("ignore")
-        value = initial_value() if callable(initial_value) else tf.constant(np.asarray(initial_value))
-        return describe_initial_value(value)
+        value = initial_value() if callable(initial_value) else np.asarray(initial_value)
+        return describe_initial_value(tf.convert_to_tensor(value))
     return None

@@ -10,5 +10,6 @@
 - `penalties`: penalties of weights that differ, in the losses or in the updates of both programs.
 - `loss`: the ops at which total losses diverge, or the one number that explains them.
 - `loss_faults`: known faults of a whole loss, such as labels and outputs that are exchanged.
+- `loss_terms`: the terms of a loss that differ, however the programs add and average.
 - `numbers`: the one number of a loss that differs, however the loss is written.
 """

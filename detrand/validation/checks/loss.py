@@ -6,12 +6,13 @@ the ops. Where these say little, `detrand.validation.checks.numbers` finds a num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
 from detrand.validation.checks.numbers import Number, numbers_of_loss
@@ -30,16 +31,19 @@ from detrand.validation.training.steps import Training, train_step_of
 def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     """Return a finding for each difference in the loss; none if it cannot be traced."""
     faults = known = None
-    with PassedOver():  # the difference is worth more than its place
+    with passing_over():  # the difference is worth more than its place
         faults = LossFaults(runner)
         known = faults.in_part()
     if faults is None or known is not None:
         return _traced(runner, likely) if known is None else [known]
     in_terms: Sequence[Finding] = ()
-    with PassedOver():  # the difference is worth more than its place
-        in_terms = faults.in_terms()
+    if not any(each.fault is Fault.SUM_OR_MEAN and each.confirmed for each in likely):
+        with passing_over():  # the difference is worth more than its place
+            in_terms = faults.in_terms()
     found = _traced(runner, () if in_terms else likely)  # what explains the whole loss is no fault of a term
-    if len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not in_terms):
+    # A number that gives TF1's loss may stand for a sum in place of a mean.
+    is_reduction = any(each.fault is Fault.SUM_OR_MEAN for each in in_terms)
+    if len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not is_reduction):
         return found
     known = None if in_terms else faults.as_a_whole()
     return list(in_terms) or (found if known is None else [known])
@@ -53,6 +57,8 @@ def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:
     (name,) = (trace := runner.tf1.trace_of_loss()).outputs.values()
     actual, desired = PortLoss(runner, runner.tf1.loss_of_outputs()).value, float(trace.values[name].elements[0])
     recorded = of_step[0] - of_step[1]
+    if not math.isfinite(recorded):
+        return True
     within = _OF_DIFFERENCE * abs(recorded) + _OF_LOSS * abs(of_step[1])
     return actual is not None and abs(actual - desired - recorded) <= within
 
@@ -122,7 +128,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     gradients.
     """
     divergences, inputs = tuple[Divergence, ...](), tuple[LossInput, ...]()
-    with PassedOver():  # the difference is worth more than its place
+    with passing_over():  # the difference is worth more than its place
         divergences, inputs = runner.divergences_of_loss()
     findings = [finding_of(runner, each, causes_of_loss(each, inputs), "training") for each in divergences]
     train = train_step_of(runner.migration)
@@ -193,7 +199,7 @@ def _finding_of_number(runner: Runner, *, terms: bool) -> Finding | None:
     """Return the finding of a number in the port's loss that makes it TF1's; of several, it names them all."""
     tf1, config = runner.tf1, runner.port(TRAINING).config
     numbers: Sequence[Number] = ()
-    with PassedOver():  # the difference is worth more than its place
+    with passing_over():  # the difference is worth more than its place
         given = (
             tf1.loss_of_outputs().migration,
             config,

@@ -246,7 +246,8 @@ def _difference(
         places = [_last(way, _reduces).op for way in ways]
         return Difference(cause, places[0], places[1], is_multiple=True)
     title = f"the weight of a term differs: the port's term is {ratio:.6g} times TF1's"
-    remedy = f"multiply this term by {1 / ratio:.6g} in the port"
+    is_round = is_close(ratio, float(f"{ratio:.2g}"))
+    remedy = f"multiply this term by {1 / ratio:.6g} in the port" if is_round else ""
     return Difference(Cause(title, confirmed, fault=Fault.TERM, remedy=remedy), *ends, is_multiple=True)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from detrand.arguments import plural
 from detrand.comparison.closeness import Closeness
 from detrand.comparison.values import Comparison, LeafComparison, compare, compare_by_path
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.validation.audit.hyperparameters import INITIALIZER, REGULARIZER, Hyperparameters
 from detrand.validation.checks.computation import drawn_by_replicas
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently
@@ -107,7 +107,7 @@ def initializers_match(runner: Runner) -> Found:
 def _drawn_by(runner: Runner) -> dict[str, str]:
     """Return by what TF1 draws initial values, in words, by the names of the variables; without constants."""
     hyperparameters: Hyperparameters = {}
-    with PassedOver():  # the audit reports it
+    with passing_over():  # the audit reports it
         hyperparameters = runner.tf1.hyperparameters() or {}
     found = {name: str(words) for (name, what), words in hyperparameters.items() if what == INITIALIZER}
     return {name: words for name, words in found.items() if not words.startswith("constant")}

@@ -15,7 +15,7 @@ import numpy as np
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
 from detrand.arguments import and_more
-from detrand.errors import MigrationError, PassedOver
+from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
 from detrand.validation.checks.penalties import decays_as_losses
@@ -122,7 +122,7 @@ def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Comp
         not_probed = f"optimizers not probed: {describe_error(error.__cause__ or error)}"
         return _Compared(rates, rates_differ, not_probed=not_probed)
     if not rates_differ and not updates_differ:
-        with PassedOver():  # an optimizer may have no configuration
+        with passing_over():  # an optimizer may have no configuration
             beyond = differs_beyond(migration, tf1, counterparts)
     return _Compared(rates, rates_differ, training, updates_differ, beyond)
 
@@ -171,7 +171,7 @@ class Needed(NamedTuple):
 
 def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ: bool) -> Needed:
     """Return which of TF1's values the port's optimizer needs; nothing if all of them together do not suffice."""
-    with PassedOver():  # an optimizer may be made for the model's variables only
+    with passing_over():  # an optimizer may be made for the model's variables only
         return _needed_in_optimizer(runner, sliced, rates_differ)
     return Needed()
 

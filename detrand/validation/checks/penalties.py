@@ -12,7 +12,7 @@ import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.arguments import and_more
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.validation.audit.hyperparameters import AMOUNTS, REGULARIZER, SQUARES, factors_of
 from detrand.validation.diagnosis.causes import is_close
 from detrand.validation.reference import TRAINING
@@ -69,7 +69,7 @@ def _hidden_by_freezing(runner: Runner) -> set[str]:
     for pair in runner.compared_variables().differing_in("trainable"):
         regularizer = getattr(variables.get(pair.port_name), "regularizer", None)
         if pair.port.trainable is False and regularizer is not None and pair.tf1_name in in_tf1:
-            with PassedOver():  # a regularizer is the user's code
+            with passing_over():  # a regularizer is the user's code
                 if is_close(float(regularizer(weights)), loss_of_penalty(in_tf1[pair.tf1_name], weights)):
                     found.add(pair.tf1_name)
     return found
@@ -126,7 +126,7 @@ def _total_losses_agree(runner: Runner) -> bool:
     tf1 = with_decays(runner).steps[0]
     _, labels = runner.tf1.batches[0]
     loss = None
-    with PassedOver():  # training-steps reports it
+    with passing_over():  # training-steps reports it
         port = runner.fresh_port.port.made_anew(training=True)
         port.set_weights(config, runner.tf1.outcome(TRAINING).initial)
         loss = port_loss_of(port, 0, labels, tf1["outputs"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from detrand.arguments import and_more
 from detrand.comparison.values import Comparison, LeafComparison
-from detrand.errors import PassedOver
+from detrand.errors import passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import REGULARIZER
@@ -240,7 +240,7 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
         def port_loss(step: int, outputs: Any) -> float | None:
             _, labels = runner.tf1.batches[step]
             added = float(trained.port.steps[step].get(_ADDED, 0.0)) if is_split else 0.0
-            with PassedOver():  # the outputs may have a different structure
+            with passing_over():  # the outputs may have a different structure
                 initial = runner.tf1.outcome(TRAINING).initial
                 made_last().view().assign(trained.tf1.variables_after(step - 1) if step else initial)
                 return port_loss_of(made_last(), step, labels, outputs) + added
@@ -403,32 +403,38 @@ class _Explanation:
         """
         of_first = self._of_loss(part, part.step)
         if not all(each.fault in _VAGUE for each in of_first) or not self._loss_depends_on_step(part):
-            return of_first or [self.finding(part)]
+            return of_first or self._of_loss_untraced(part)
         differing = {n for each in self.trained for n, by in each.comparison.steps.items() if not by.get("loss", True)}
         later = sorted(differing - {part.step})
         for step in dict.fromkeys((*later[:1], *later[-1:])):
             found = self._of_loss(part, step)
             if found and all(each.confirmed and each.fault not in _VAGUE for each in found):
                 return found
-        return of_first or [self.finding(part)]
+        return of_first or self._of_loss_untraced(part)
+
+    def _of_loss_untraced(self, part: _Part) -> Sequence[Finding]:
+        train = train_step_of(self.runner.migration)
+        return [self.finding(part, (train.line_of_loss("tf1"), train.line_of_loss("port")))]
 
     def _of_loss(self, part: _Part, step: int) -> Sequence[Finding]:
         runner, steps = self.runner.of_step(step), (self.trained[0].port.steps[step], self.tf1.steps[step])
-        losses = float(steps[0]["loss"]), float(steps[1]["loss"])
-        if runner.migration.strategy is None and not is_reproduced(runner, losses):
-            return []
+        if runner.migration.strategy is None and self.trained[0].comparison.steps[step].get("outputs", True):
+            with passing_over():  # a loss that cannot be traced
+                if not is_reproduced(runner, (float(steps[0]["loss"]), float(steps[1]["loss"]))):
+                    return []
         found = findings_of_loss(runner, part.likely)
         seen = f"; seen in step {step}" if step else ""
         return [replace(each, confirmed=each.confirmed and f"{each.confirmed}{seen}") for each in found]
 
     def _loss_depends_on_step(self, part: _Part) -> bool:
         """Return whether the loss of a program depends on how many updates its optimizer has made."""
-        if "global_step" in self.runner.tf1.trace_of_loss().ops:
-            return True
-        port, (_, labels) = self.runner.fresh_port.port, self.runner.tf1.batches[part.step]
-        outputs = self.tf1.steps[part.step]["outputs"]
-        losses = {port_loss_of(port, step, labels, outputs) for step in (part.step, part.step + 1, len(self.tf1.steps))}
-        return len(losses) > 1
+        with passing_over():  # a loss that cannot be traced
+            if "global_step" in self.runner.tf1.trace_of_loss().ops:
+                return True
+            port, (_, labels) = self.runner.fresh_port.port, self.runner.tf1.batches[part.step]
+            outputs, steps = self.tf1.steps[part.step]["outputs"], (part.step, part.step + 1, len(self.tf1.steps))
+            return len({port_loss_of(port, step, labels, outputs) for step in steps}) > 1
+        return False
 
     def of_metrics(self, part: _Part) -> Iterator[Finding]:
         metric = part.leaf.path.partition("['")[2].partition("']")[0]
@@ -522,7 +528,7 @@ def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Findin
     if any(leaf.reason not in (None, "values") for leaf in gradients.leaves):
         return []
     divergences: Sequence[Divergence] = ()
-    with PassedOver():  # the difference is worth more than its place
+    with passing_over():  # the difference is worth more than its place
         divergences = runner.divergences_of_gradients(
             [_variable(leaf.path) for leaf in gradients.leaves if not leaf.ok]
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detrand.arguments import and_more, plural, titled_list
-from detrand.errors import PassedOver, VariableCreationError
+from detrand.errors import VariableCreationError, passing_over
 from detrand.validation.checks.computation import compare_in
 from detrand.validation.compare_outcomes import findings_of_variables
 from detrand.validation.precision import dtype_policy, variable_dtype
@@ -116,7 +116,7 @@ def _compare_all_variables(runner: Runner) -> Found:
 def _proof_of_faults(runner: Runner) -> str:
     """Return the proof that the pairs of variables are right, once faults are corrected; empty if there is none."""
     for name, config in (("random-inference", INFERENCE), ("random-training", TRAINING)):
-        with PassedOver():  # the check reports it
+        with passing_over():  # the check reports it
             found = compare_in(runner, config)
             if explain_outputs(found.findings) and all(each.is_exact for each in found.findings):
                 return f"the outputs agree once what {name} finds is corrected"

@@ -16,12 +16,11 @@ from typing import NamedTuple
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import Program, TraceComparison
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, kind
+from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, PLUMBING, kind
 from detrand.validation.frameworks.traces import Edge, TracedOp
 
 _MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and along a chain
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
-COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 _OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
 
 # A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.

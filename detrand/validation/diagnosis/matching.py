@@ -19,7 +19,7 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, WINDOWED, kind, only_in, padded_window
+from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, PLUMBING, WINDOWED, kind, only_in, padded_window
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
@@ -525,10 +525,22 @@ class TraceComparison:
         return self.port.trace.ops[op_of(end)] if end in taken and end is not None and not regions[1] else None
 
     def _taken(self, tf1_op: TracedOp | None, port_op: TracedOp | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what two ops take, by TF1's names; of several tensors that are equal, one that both take."""
-        tf1 = () if tf1_op is None else tuple(self.tf1.near[tf1_op.name])
-        port = [] if port_op is None else [self.port.matched.get(name, ("",)) for name in self.port.near[port_op.name]]
-        return tf1, tuple(next((name for name in names if name in tf1), names[0]) for names in port)
+        """Return what two ops take, by TF1's names; of several tensors that are equal, one that both take.
+
+        What both take is in the same place if the order does not matter.
+        """
+        of_tf1 = () if tf1_op is None else self.tf1.near[tf1_op.name]
+        of_port = () if port_op is None else self.port.near[port_op.name]
+        tf1 = tuple(min(self._equal_in_tf1(name), key=len) for name in of_tf1)
+        port = tuple(min(self.port.matched.get(name, ("",)), key=len) for name in of_port)
+        if tf1_op is None or port_op is None or kind(tf1_op) not in COMMUTATIVE or len(tf1) != len(port):
+            return tf1, port
+        others = [name for name in port if name not in tf1]
+        return tf1, tuple(name if name in port else others.pop(0) if others else "" for name in tf1)
+
+    def _equal_in_tf1(self, tensor: str) -> Sequence[str]:
+        """Return the tensors of TF1 that are equal to one of it, as far as the port has them, too."""
+        return [tensor, *(name for other in self.tf1.matched.get(tensor, ()) for name in self.port.matched[other])]
 
 
 def _first_of(region: Sequence[TracedOp]) -> list[TracedOp]:

@@ -32,6 +32,7 @@ MOVES = {
     *("Reshape", "StridedSlice", "Transpose", "DepthToSpace", "SpaceToDepth", "ReverseV2", "Roll", "Tile"),
     *("SpaceToBatchND", "BatchToSpaceND"),
 }
+COMMUTATIVE = {"Mul", "AddV2", "Maximum", "Minimum", "SquaredDifference"}
 # Ops that compute from a window that moves over an array.
 WINDOWED = CONVOLUTIONS | POOLINGS
 ACTIVATIONS = {

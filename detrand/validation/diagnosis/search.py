@@ -23,7 +23,6 @@ from detrand.checkpoints.upstream import op_of
 from detrand.comparison.structures import flatten
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.candidates import (
-    COMMUTATIVE,
     Crossing,
     Pair,
     after_more_iterations,
@@ -38,7 +37,7 @@ from detrand.validation.diagnosis.candidates import (
 from detrand.validation.diagnosis.depth import tensor_differences
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison, differing_attributes, match
-from detrand.validation.diagnosis.op_kinds import MOVES, is_in, kind
+from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, is_in, kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.trace import with_dilations
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort

@@ -24,7 +24,7 @@ from detrand._patching.keras import (
     underlying_variable,
 )
 from detrand.comparison.structures import map_structure
-from detrand.errors import MigrationError, PassedOver
+from detrand.errors import MigrationError, passing_over
 from detrand.packages import is_loaded, tf
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
@@ -413,7 +413,7 @@ class Port:
 
         A ``tf.function`` shows both, if it can.
         """
-        with PassedOver():  # a port that cannot be traced can be run nevertheless
+        with passing_over():  # a port that cannot be traced can be run nevertheless
             with port_scope(self.migration, replace(config, op_seeds=())) as tool:
                 graph = self.graph(config.training, lambda outputs: outputs)
             traced, kinds = controlled(tool.random_ops), [op.op_type for op in controlled(random_ops)]
@@ -443,7 +443,7 @@ class Port:
     def _line_of_added_loss(self) -> str:
         """Return the line of the first loss that the model adds, or else that of the model."""
         if self.framework.losses(self.model):
-            with PassedOver(), self.sites.watched():  # a port that cannot be traced
+            with passing_over(), self.sites.watched():  # a port that cannot be traced
                 graph = self.graph(True, lambda outputs: self.model.losses[0])
                 lines = self.sites.sites_of(graph.get_operations())
                 line = lines[graph.outputs[0].op.inputs[0].op.name]  # its output is a copy

@@ -17,7 +17,7 @@ from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
 from detrand.arguments import takes_one_argument
 from detrand.comparison.structures import map_structure
-from detrand.errors import ComparisonError, MigrationError, PassedOver
+from detrand.errors import ComparisonError, MigrationError, passing_over
 from detrand.packages import is_loaded, tf
 from detrand.random_op_diff import uncontrolled_in
 from detrand.seeding.callsite import UNKNOWN, describe_error, site_of_argument
@@ -130,7 +130,7 @@ def port_loss_of(port: Port, step: int, labels: Any, outputs: Any) -> float:
 def lines_of_optimizer(make: Callable[..., Any]) -> dict[str, str]:
     """Return the lines that make an optimizer and its learning rate; none if the factory raises or makes none."""
     sites = LayerSites()
-    with PassedOver():  # the check reports what a factory raises
+    with passing_over():  # the check reports what a factory raises
         with sites.watched():
             optimizer = _made_optimizer(make, ())
         if isinstance(optimizer, OptaxOptimizer):  # a pair of functions, which has no constructor

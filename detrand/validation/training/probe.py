@@ -28,7 +28,7 @@ from detrand._patching.optimizers import (
 )
 from detrand.arguments import takes_one_argument
 from detrand.checkpoints.upstream import all_upstream, input_ops
-from detrand.errors import MigrationError, PassedOver
+from detrand.errors import MigrationError, passing_over
 from detrand.packages import keras, tf
 from detrand.validation.frameworks import flax, torch
 from detrand.validation.migration import Migration, TrainStep
@@ -110,7 +110,7 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
             "" if graph.update.of_loss else "tf1_train_op takes gradients of a tensor that it computes from the loss"
         )
         applied: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in batches)
-        with PassedOver():  # a branch that is not taken has no gradients
+        with passing_over():  # a branch that is not taken has no gradients
             applied = tuple(_applied(graph, batches))
         rates, fed = _rates(graph, batches[0]), graph.before.get(RATE)
         read = {each.name for op in all_run(graph.update.run) for each in op.inputs}
