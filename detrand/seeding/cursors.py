@@ -297,11 +297,13 @@ class Cursor:
         self._undescribed = node, site, f" with seeds {seeds} of its own"
         return node
 
-    def record_uncontrolled(self, site: Site, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
-        """Record a draw that no stream decides; arguments as for `describe_last`."""
+    def record_uncontrolled(
+        self, site: Site, op_type: str, shape: tuple[int | None, ...] | None, dtype: str, phase: str | None = None
+    ) -> None:
+        """Record a draw that no stream decides, in the cursor's phase or another one; see `describe_last`."""
         if self.is_executed():
             site = self.started_at if site == callsite.UNKNOWN else site
-            self.stream.record(None, 0, site, self.phase).describe(op_type, shape, dtype)
+            self.stream.record(None, 0, site, phase or self.phase).describe(op_type, shape, dtype)
 
     def describe_last(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Complete this thread's last record with the op that followed.

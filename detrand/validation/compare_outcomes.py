@@ -214,7 +214,11 @@ def _without_counterpart(runner: Runner, tf1: Outcome, port: Outcome) -> tuple[l
 
 
 def _with_uncontrolled(finding: Finding, draws: Sequence[RandomOp]) -> Finding:
-    """Return a finding; if its cause is unknown, with the draws that no scope controls as possible causes."""
+    """Return a finding; if its cause is unknown, with the draws that no scope controls as possible causes.
+
+    Initial values are none: the port has TF1's.
+    """
+    draws = [each for each in draws if each.phase != "init"]
     if finding.fault is not Fault.UNEXPLAINED or not draws:
         return finding
     possible = (f"no scope controls {describe_source(each)} at {each.caller}" for each in draws)

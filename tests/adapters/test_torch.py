@@ -257,3 +257,11 @@ def test_draws_are_taken_over_once_if_pytorch_is_imported_in_the_scope():
     printed = subprocess.run([sys.executable, "-c", IMPORTED_INSIDE], capture_output=True, text=True, check=True).stdout
     expected = [("RandomUniform", 0), ("RandomStandardNormal", 1), ("torch.rand", None), ("RandomUniform", 2)]
     assert printed.strip() == str(expected)
+
+
+def test_initial_values_of_layers_are_recorded_as_such():
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        torch.nn.Linear(2, 3)
+        torch.empty(3).uniform_()
+    assert [op.phase for op in tool.random_ops] == ["init", "init", "compute"]

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand.report import html
+from detrand.seeding.streams import RandomOp
+from detrand.validation.compare_outcomes import _with_uncontrolled
 from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.frameworks.traces import Substitution
 from detrand.validation.programs.outcome import RunConfig
@@ -752,6 +754,20 @@ def noise_of_numpy():
     return np.random.default_rng().normal(size=(4, 6)).astype(np.float32)
 
 
+def test_an_order_of_inputs_in_a_loop_in_python_is_one_finding():
+    def network(inputs, training, turned=False):
+        hidden = inputs
+        for layer in range(3):
+            new = tf.tanh(dense(hidden, 2, f"layer{layer}"))
+            hidden = tf.concat([new, hidden] if turned else [hidden, new], 1)
+        return dense(hidden, 2, "out")
+
+    port = shim_port(lambda inputs, training: network(inputs, training, turned=True))
+    (finding,) = validate(Migration(tf1=network, port=port, inputs=ROWS), checks=["random-inference"]).findings
+    assert finding.title.startswith("order of the inputs differs: ")
+    assert finding.count == 3 and finding.confirmed.endswith("the rest agrees")
+
+
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_draws_that_no_scope_controls_are_possible_causes_of_what_has_no_other(weight):
     def network(inputs, training):
@@ -765,6 +781,15 @@ def test_draws_that_no_scope_controls_are_possible_causes_of_what_has_no_other(w
         assert [each.partition(":")[0] for each in finding.others] == [
             f"no scope controls np.random.default_rng at {__file__}"
         ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "others"), [("init", ()), ("compute", ("no scope controls np.random.rand at here:1",))]
+)
+def test_initial_values_that_no_scope_controls_are_no_cause_as_the_port_has_those_of_tf1(phase, others):
+    draw = RandomOp(0, None, 0, "np.random.rand", None, "", phase, "here:1")
+    finding = Finding("computation", "another result at Mul", fault=Fault.UNEXPLAINED)
+    assert _with_uncontrolled(finding, [draw]).others == others
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (1, 6)])

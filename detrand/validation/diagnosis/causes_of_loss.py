@@ -69,8 +69,9 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     if not found and divergence.types[0] == divergence.types[1] and None not in divergence.factors:
         found.append(of_values("factor", *divergence.factors, remedy="compute TF1's factor in the port"))
     if not found:
-        kinds = (dict.fromkeys(each.type for each in ops if kind(each) not in PLUMBING) for ops in divergence.regions)
-        of_tf1, of_port = (", ".join(of) or "nothing" for of in kinds)
+        computing = [[each for each in ops if kind(each) not in PLUMBING] for ops in divergence.regions]
+        kinds = computing if any(computing) else divergence.regions
+        of_tf1, of_port = (", ".join(dict.fromkeys(each.type for each in of)) or "nothing" for of in kinds)
         computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
         alike = of_tf1 if any(divergence.regions) else divergence.types[0]
         found.append(Cause(f"the operands of {alike} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))

@@ -179,6 +179,8 @@ def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
                 joined = _in_another_order(other, each)
             if joined is None and _is_swap(other, each):
                 joined = replace(other, is_swap=True)
+            if joined is None and _has_order_of(other, each):
+                joined = replace(other, count=other.count + each.count)
             if joined is None and _is_again(other, each):
                 joined = other
             if joined is not None:
@@ -264,12 +266,28 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
     Two tensors may also be swapped in each iteration of a loop in Python.
     """
     if first.is_swap and second.is_swap:
-        lines = [[op and op.line for op in (each.tf1, each.port)] for each in (first, second)]
-        return lines[0] == lines[1]
+        return _lines(first) == _lines(second)
     if not first.confirmed or not second.confirmed or first.attribute or second.attribute:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
     return bool(tf1 | port) and tf1 <= tf1_before and port <= port_before
+
+
+def _has_order_of(first: Divergence, second: Divergence) -> bool:
+    """Return whether the same line of each program takes its inputs in another order, as in a loop in Python."""
+    are_orders = all(
+        each.confirmed
+        and each.types[0] == each.types[1]
+        and each.taken[0] != each.taken[1]
+        and sorted(each.taken[0]) == sorted(each.taken[1])
+        for each in (first, second)
+    )
+    return are_orders and _lines(first) == _lines(second)
+
+
+def _lines(divergence: Divergence) -> list[str]:
+    """Return the lines of TF1's op and of the port's."""
+    return ["" if op is None else op.line for op in (divergence.tf1, divergence.port)]
 
 
 def _own_ops(divergence: Divergence) -> tuple[set[str], ...]:
