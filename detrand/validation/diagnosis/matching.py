@@ -177,6 +177,14 @@ class Program:
             before = [self.depth.get(op_of(each), 0) for each in self.near[op.name] if op_of(each) in names]
             self.depth[op.name] = max(before, default=-1) + 1
 
+    def taken(self, op: TracedOp | None) -> list[str]:
+        """Return the nearest tensors that an op is computed from: inputs, and those with informative values."""
+        found: dict[str, None] = {}
+        for tensor in () if op is None else op.inputs:
+            is_known = tensor in self.trace.values or op_of(tensor) in self.trace.inputs
+            found.update(dict.fromkeys([tensor] if is_known else self.near.get(op_of(tensor), ())))
+        return list(found)
+
     @property
     def first(self) -> list[TracedOp]:
         """The diverged ops that are computed from tensors with a counterpart only."""
@@ -529,8 +537,7 @@ class TraceComparison:
 
         What both take is in the same place if the order does not matter.
         """
-        of_tf1 = () if tf1_op is None else self.tf1.near[tf1_op.name]
-        of_port = () if port_op is None else self.port.near[port_op.name]
+        of_tf1, of_port = self.tf1.taken(tf1_op), self.port.taken(port_op)
         tf1 = tuple(min(self._equal_in_tf1(name), key=len) for name in of_tf1)
         port = tuple(min(self.port.matched.get(name, ("",)), key=len) for name in of_port)
         if tf1_op is None or port_op is None or kind(tf1_op) not in COMMUTATIVE or len(tf1) != len(port):
