@@ -25,8 +25,7 @@ from detrand.adapters.uncontrolled import record
 from detrand.seeding import callsite
 from detrand.seeding.cursors import Cursor, governed
 
-# PyTorch draws for its caller, and its compiler calls what `uncompiled` returns; so does the trace of a module.
-_THROUGH = "torch", "detrand"
+_THROUGH = ("torch",)  # PyTorch draws for its caller, and its compiler calls what `uncompiled` returns
 
 
 def install(patches: Patches) -> None:
@@ -144,7 +143,7 @@ def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) ->
     own_way = options.keys() - {"dtype", "layout", "device", "requires_grad", "pin_memory", "memory_format"}
     if own_way or not dtype.is_floating_point or options.get("layout", torch.strided) is not torch.strided:
         return None
-    if callsite.site_of_draw(4, *_THROUGH) is None:  # a framework calls, and has seeded PyTorch
+    if callsite.site_of_draw(4, *_THROUGH, "detrand") is None:  # a framework calls, and has seeded PyTorch
         return None
     TorchDraws().check()
     name = str(dtype).removeprefix("torch.")

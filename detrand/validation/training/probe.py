@@ -186,8 +186,12 @@ def steps_that_differ(
 
 
 def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[str, InPort]) -> Training | None:
-    """Return the port's training with the learning rates of TF1's `beyond`, if its updates differ; else None."""
-    if tf1.beyond is None:
+    """Return the port's training with the learning rates of TF1's `beyond`, if its updates differ; else None.
+
+    An optimizer of TF1 is not trained with other rates, as they are no attribute of it.
+    """
+    optimizer = make_port_optimizer(migration)
+    if tf1.beyond is None or is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
         return None
     train, rates = train_step_of(migration), [float(step[RATE]) for step in tf1.beyond.steps]
     changed = _with_optimizer(train, lambda optimizer: _with_rates(optimizer, rates))
