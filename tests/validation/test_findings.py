@@ -374,7 +374,7 @@ def test_a_shortcut_from_a_different_tensor_is_a_finding():
 def deep(images, training, half=False, off=0.0):
     """Normalization over four images amplifies rounding layer by layer."""
     hidden = images
-    for number in range(12):
+    for number in range(16):
         hidden = conv(tf.cast(hidden, tf.float16), 8, f"layer_{number}") if half else conv(hidden, 8, f"layer_{number}")
         hidden = tf.cast(hidden, tf.float32)
         mean, variance = tf.nn.moments(hidden, [0])
@@ -384,7 +384,7 @@ def deep(images, training, half=False, off=0.0):
 
 def deep_in_other_words(images, training):
     hidden = images
-    for number in range(12):
+    for number in range(16):
         kernel = v1.get_variable(f"layer_{number}/kernel", (3, 3, hidden.shape[-1], 8))
         kernel = kernel[:, :, ::-1]  # so that sums have another order
         hidden = tf.nn.conv2d(hidden[..., ::-1], kernel, 1, "SAME")

@@ -258,7 +258,7 @@ class Value:
 
     def atol(self, rtol: float) -> float:
         """Return the absolute tolerance of elements that are small beside the others."""
-        return 0.3 * rtol * self._scale
+        return 0.1 * rtol * self._scale
 
     @functools.cached_property
     def _scale(self) -> float:
