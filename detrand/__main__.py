@@ -77,7 +77,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     of_all.add_argument(
         "--traceback",
         action="store_true",
-        help="also print where in the code an error was raised, and errors because of which a report tells less",
+        help="also print tracebacks: of the error that ends the command, and of those that a report passes over",
     )
     of_both = argparse.ArgumentParser(add_help=False, parents=[of_all])
     of_both.add_argument(
@@ -384,7 +384,7 @@ def _write_report(file: Path, text: str, console: Console) -> None:
 
 @contextlib.contextmanager
 def _log_printed() -> Iterator[None]:
-    """Print what detrand logs in the block: errors that are passed over, so that a report tells less."""
+    """Print the errors that a report passes over in the block."""
     log, handler = logging.getLogger("detrand"), logging.StreamHandler()
     with Changes() as changes:
         changes.on_undo(log.setLevel, log.level)

@@ -1,4 +1,6 @@
-"""The errors that detrand raises; the docstring of each class gives the cause and the remedy.
+"""The errors that detrand raises, and `passing_over` for those that end no report.
+
+The docstring of each class gives the cause and the remedy.
 
 Every error is a `DetrandError` and also a builtin error (`ValueError`, `AssertionError`, `RuntimeError` or
 `ImportError`), so code that was written for TensorFlow's own tools catches it too.
@@ -141,10 +143,10 @@ class PatchError(DetrandError, RuntimeError):
 
 @contextlib.contextmanager
 def passing_over() -> Iterator[None]:
-    """Suppress errors in the block, and log them: what goes on without the block's result is worth more than it.
+    """Suppress errors in the block and log them, where a report without the block's result is better than none.
 
-    The error may be a mistake of detrand. ``--traceback`` prints it, and a test in which detrand's own code raises one
-    fails.
+    Such an error may be a mistake of detrand. ``--traceback`` prints it, and a test in which detrand's own code makes
+    one fails.
     """
     try:
         yield

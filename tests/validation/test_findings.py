@@ -754,6 +754,21 @@ def noise_of_numpy():
     return np.random.default_rng().normal(size=(4, 6)).astype(np.float32)
 
 
+def test_states_that_are_exchanged_are_one_finding_if_the_port_multiplies_in_a_different_order():
+    def cell(x, state, output, *, by_port=False):
+        gates = tf.sigmoid(dense(tf.concat([x, output], 1), 3, "gates"))
+        kept = state * gates if by_port else gates * state
+        return dense(tf.tanh(kept), 2, "out")
+
+    def network(inputs, training, by_port=False):
+        states = [tf.tanh(dense(inputs, 3, name)) for name in ("state", "output")]
+        return cell(inputs, *(states[::-1] if by_port else states), by_port=by_port)
+
+    port = shim_port(lambda inputs, training: network(inputs, training, by_port=True))
+    (finding,) = validate(Migration(tf1=network, port=port, inputs=ROWS), checks=["random-inference"]).findings
+    assert finding.title.startswith("two tensors are swapped: ") and finding.confirmed.endswith("the rest agrees")
+
+
 def test_an_order_of_inputs_in_a_loop_in_python_is_one_finding():
     def network(inputs, training, turned=False):
         hidden = inputs

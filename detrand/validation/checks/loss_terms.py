@@ -217,7 +217,7 @@ def _multiples(
 def _difference(
     wholes: Sequence[Sequence[Term]], terms: tuple[Sequence[Term], Sequence[Term]], others: tuple[Loss, Loss] | None
 ) -> Difference | None:
-    """Return how some terms of TF1 and of the port, of all, differ together; None if they have no way of their own."""
+    """Return how some of all terms of TF1 and of the port differ; None if other terms are on their whole way, too."""
     ways = _common(wholes[0], terms[0]), _common(wholes[1], terms[1])
     if not ways[0] or not ways[1]:
         return None

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
-from detrand.validation.diagnosis.matching import match
-from detrand.validation.frameworks.traces import Trace, TracedOp
+from detrand.validation.diagnosis.matching import RTOLS, _are_equal, match
+from detrand.validation.frameworks.traces import Trace, TracedOp, Value
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.runner import Runner
 from tests.support.shim_ports import shim_port
@@ -273,3 +273,11 @@ def test_what_a_mask_adds_hides_no_difference(masked):
     )
     assert match(tf1, same) == {"sum": ["sum"]}
     assert match(tf1, port) == {}
+
+
+def test_sums_of_what_is_rounded_to_float32_are_equal_near_0_too():
+    """A resize of TensorFlow computes in float32, whatever its dtype."""
+    generator = np.random.default_rng(0)
+    resized, kernel = generator.normal(size=(500, 75)), generator.normal(size=(75, 8))
+    exact, rounded = (Value.of(array @ kernel) for array in (resized, resized.astype(np.float32).astype(np.float64)))
+    assert _are_equal(exact, rounded, RTOLS[0])

@@ -664,3 +664,36 @@ def test_a_module_is_made_with_equal_numbers_and_leaves_the_generator_as_it_was(
     assert len(drawn) > 1
     assert all(torch.equal(each, drawn[0]) for each in drawn)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_penalties_in_the_loss_of_a_module_that_has_a_fault_are_no_finding():
+    made = []
+
+    class Leaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.out = nn.Linear(3, 6), nn.Linear(6, 4)
+            made.append(self)
+
+        def forward(self, x):
+            return self.out(torch.nn.functional.leaky_relu(self.hidden(x), 0.2))
+
+    def tf1(x, training):
+        hidden = v1.layers.dense(x, 6, tf.nn.relu, name="hidden", kernel_regularizer=lambda w: 0.01 * tf.nn.l2_loss(w))
+        return v1.layers.dense(hidden, 4, name="out")
+
+    def loss(labels, outputs):
+        squares = made[-1].hidden.weight.square().sum()
+        return torch.nn.functional.cross_entropy(outputs, labels) + 0.005 * squares
+
+    train = TrainStep(
+        labels=np.array([0, 1, 2, 3, 0]),
+        tf1_loss=v1.losses.sparse_softmax_cross_entropy,
+        port_loss=loss,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1),
+        steps=2,
+    )
+    migration = Migration(tf1=tf1, port=Leaky, inputs=numbers(5, 3).astype(np.float32), train=train)
+    findings = validate(migration, checks=["random-training", "training-steps"]).findings
+    assert [each.title for each in findings] == ["activation differs: Relu (TF1), LeakyRelu (port)"]
