@@ -37,7 +37,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     if faults is None or known is not None:
         return _traced(runner, likely) if known is None else [known]
     in_terms: Sequence[Finding] = ()
-    if not any(each.fault is Fault.SUM_OR_MEAN and each.confirmed for each in likely):
+    if not any(each.confirmed for each in likely):
         with passing_over():  # the difference is worth more than its place
             in_terms = faults.in_terms()
     found = _traced(runner, () if in_terms else likely)  # what explains the whole loss is no fault of a term

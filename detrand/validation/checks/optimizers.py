@@ -189,7 +189,7 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     if whose := corrects_before_epsilon(optimizer):
         changes[EPSILON_OF_ADAM] = True
     changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
-    if rates_differ:
+    if rates_differ and not is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
         changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
     needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     causes = {} if in_gradients is None else {APPLIED: in_gradients}
