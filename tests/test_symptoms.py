@@ -130,6 +130,18 @@ def swapped_layers():
     return keras.Model(x, p(keras.ops.tanh(q(x))))
 
 
+def causal(x, training):
+    scores = tf.matmul(x, x, transpose_b=True)
+    weights = tf.nn.softmax(scores - 1e9 * (1 - tf.linalg.band_part(tf.ones([4, 4]), -1, 0)))
+    return tf.matmul(weights, tf.einsum("btd,de->bte", x, v1.get_variable("p/kernel", [3, 3])))
+
+
+def not_causal():
+    x = keras.Input([4, 3])
+    weights = keras.layers.Softmax()(keras.layers.Dot(2)([x, x]))
+    return keras.Model(x, keras.layers.Dot((2, 1))([weights, keras.layers.Dense(3, use_bias=False, name="p")(x)]))
+
+
 def masked(x, training):
     x = tf.matmul(x, v1.get_variable("p/kernel", [3, 5]))
     return x * tf.cast(tf.random.uniform(tf.shape(x)) < 0.8, tf.float32) / 0.8 if training else x
@@ -201,6 +213,7 @@ FINDINGS = {
         *with_fault("constant-weights", padding="valid")(tmp_path),
     ],
     "activation": with_fault("constant-weights", activation="elu"),
+    "mask": lambda tmp_path: findings(causal, not_causal, IMAGES[:1, 0, :4]),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
     "dropout": lambda tmp_path: [
         *with_fault("random-training", rate=0.8)(tmp_path),

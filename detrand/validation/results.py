@@ -43,6 +43,7 @@ class Fault(enum.Enum):
     RANDOM_OP_ELSEWHERE = enum.auto()  # in another place of the port
     DRAWN_SHAPE = enum.auto()  # of random numbers
     MASK = enum.auto()  # of random numbers, as a dropout makes one
+    SOFTMAX_MASK = enum.auto()  # which elements are 0 after Softmax
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
     NORMALIZES_IN_INFERENCE = enum.auto()  # the port, with moving averages
     OTHER_TENSORS = enum.auto()  # outputs or labels in the place of others
@@ -85,6 +86,7 @@ _SYMPTOMS = {
     Fault.VALUE: "value",
     Fault.DROPOUT: "dropout",
     Fault.MASK: "dropout",
+    Fault.SOFTMAX_MASK: "mask",
     Fault.REDUCTION: "reduction",
     Fault.AXES: "axes",
     Fault.RANDOM_OP_OF_TF1: "random-op",

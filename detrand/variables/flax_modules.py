@@ -62,7 +62,9 @@ class FlaxVariable(ModuleVariable):
         import jax
 
         before = self.variable.get_value()
-        self.variable.set_value(jax.device_put(np.asarray(value).astype(before.dtype), before.sharding))
+        self.variable.set_value(
+            jax.device_put(np.asarray(value).astype(before.dtype), getattr(before, "sharding", None))
+        )
 
 
 def flax_variables(module: Any) -> dict[str, FlaxVariable]:

@@ -22,6 +22,7 @@ from detrand.validation.frameworks.traces import Edge, TracedOp
 _MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and along a chain
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
+_PRODUCTS = {"MatMul", "Einsum"}
 
 # A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
 Pair = tuple[str, str, Edge | None]
@@ -37,7 +38,7 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     takes = defaultdict(list)
     for op in port.diverged:
         for tensor in op.inputs:
-            takes[tensor].append(op)
+            takes[port.origin(tensor)].append(op)
     if tf1_op is not None:  # TF1 computes more before several ops
         for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
             kinds = sorted(_computes(port, op) for op in takes[tensor])
@@ -48,7 +49,7 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
         pair
         for op in tf1.diverged
         for position, tensor in enumerate(op.inputs)
-        for other in (each for name in tf1.matched.get(tensor, ()) for each in takes.get(name, ()))
+        for other in (each for name in tf1.matched.get(tf1.origin(tensor), ()) for each in takes.get(name, ()))
         for pair in (
             *(_other_inputs(state, op, other, position) if _take_alike(op, other) else ()),
             *(same_outputs(state, op, other) if op.type == other.type else ()),
@@ -114,20 +115,25 @@ def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, positio
         return
 
     def have_one_in_common(inputs: Iterable[str]) -> bool:
-        return any(port in state.tf1.matched.get(tf1, ()) for tf1, port in zip(op.inputs, inputs, strict=True))
+        return any(map(are_equal, op.inputs, inputs))
+
+    def are_equal(tf1: str, port: str) -> bool:
+        return state.port.origin(port) in state.tf1.matched.get(state.tf1.origin(tf1), ())
 
     inputs = [*enumerate(other.inputs)]
-    is_commutative = {op.type, other.type} <= COMMUTATIVE
-    if is_commutative and not have_one_in_common(other.inputs) and have_one_in_common(other.inputs[::-1]):
+    # Einsums and products of JAX take their operands in any order.
+    in_any_order = {op.type, other.type} <= COMMUTATIVE or {kind(op), kind(other)} <= _PRODUCTS
+    if in_any_order and not have_one_in_common(other.inputs) and have_one_in_common(other.inputs[::-1]):
         inputs.reverse()
     for tf1_number, (tf1_tensor, (number, port_tensor)) in enumerate(zip(op.inputs, inputs, strict=True)):
-        if tf1_number != position and port_tensor not in state.tf1.matched.get(tf1_tensor, ()):
+        if tf1_number != position and not are_equal(tf1_tensor, port_tensor):
             yield tf1_tensor, port_tensor, (other.name, number)
 
 
 def _take_alike(op: TracedOp, other: TracedOp) -> bool:
     """Return whether the inputs of two ops mean the same: a sum takes axes where a product takes a factor."""
-    return kind(op) == kind(other) or {kind(op), kind(other)} <= _OF_TWO
+    kinds = {kind(op), kind(other)}
+    return len(kinds) == 1 or kinds <= _OF_TWO or kinds <= _PRODUCTS
 
 
 def _moved_differently(state: TraceComparison) -> Iterator[Pair]:

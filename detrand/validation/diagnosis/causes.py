@@ -197,6 +197,7 @@ def causes(
     if divergence is not None:
         found += _dropout(divergence, hyperparameters)
         found += _draws(divergence)
+        found += _masked(divergence)
         found += _epsilon(divergence)
         found += list(_axes(divergence)) or _arrangement(divergence)
         found += _constant(divergence)
@@ -571,6 +572,23 @@ def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
     where = ", ".join(map(str, np.unravel_index(first, tf1.shape)))
     count = f"{differing.size:,} of {flat[0].size:,} entries, the first at [{where}]"
     return f"{flat[0][first]:.6g} (TF1), {flat[1][first]:.6g} (port) in {count}"
+
+
+def _masked(divergence: Divergence) -> Iterator[Cause]:
+    """Yield how the programs mask what Softmax takes, where they mask different elements."""
+    if divergence.masked is None:
+        return
+    tf1, port = divergence.masked
+    shares = [f"{each.sum():,} of {each.size:,} elements" for each in divergence.masked]
+    remedy = "mask the elements in the port that TF1 masks"
+    if not port.any() or not tf1.any():
+        who, share = ("TF1", shares[0]) if tf1.any() else ("the port", shares[1])
+        yield in_one_program(who, f"masks what Softmax takes ({share})", fault=Fault.SOFTMAX_MASK)
+    elif shares[0] != shares[1]:
+        yield of_values("mask of what Softmax takes", *shares, fault=Fault.SOFTMAX_MASK, remedy=remedy)
+    else:
+        title = f"the programs mask different elements of what Softmax takes, {shares[0]} each"
+        yield Cause(title, fault=Fault.SOFTMAX_MASK, remedy=remedy)
 
 
 def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:

@@ -48,7 +48,10 @@ def _some_of(value: Value) -> np.ndarray:
 def _nearest(value: Value, near: Mapping[str, np.ndarray]) -> str:
     elements = _some_of(value)
     with np.errstate(invalid="ignore"):
-        return min(near, key=lambda name: np.nan_to_num(np.abs(near[name] - elements), nan=np.inf).max(initial=0))
+        return min(
+            near,
+            key=lambda name: np.nan_to_num(np.abs(near[name] - elements), nan=np.inf, posinf=np.inf).max(initial=0),
+        )
 
 
 def _difference(tf1: Value, port: Value) -> float:
@@ -59,4 +62,4 @@ def _difference(tf1: Value, port: Value) -> float:
             (desired == actual) | (np.isnan(desired) & np.isnan(actual)), 0, np.abs(actual - desired)
         )
     greatest = np.abs(desired[np.isfinite(desired)]).max(initial=0)
-    return float(np.nan_to_num(differences, nan=np.inf).max(initial=0) / (greatest or 1))
+    return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0) / (greatest or 1))

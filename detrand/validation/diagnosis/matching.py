@@ -19,7 +19,16 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, PLUMBING, WINDOWED, kind, only_in, padded_window
+from detrand.validation.diagnosis.op_kinds import (
+    COMMUTATIVE,
+    COPIES,
+    MOVES,
+    PLUMBING,
+    WINDOWED,
+    kind,
+    only_in,
+    padded_window,
+)
 from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
@@ -205,6 +214,18 @@ class Program:
     def _upstream(self, *names: str) -> set[str]:
         return all_upstream(names, lambda name: self.trace.ops[name].sources if name in self.trace.ops else ())
 
+    def origin(self, tensor: str) -> str:
+        """Return the tensor with a value, or the input, of which a tensor is a copy in another shape."""
+        op = self.trace.ops.get(op_of(tensor))
+        while op is not None and tensor not in self.trace.values and kind(op) in COPIES and op.inputs:
+            tensor = op.inputs[0]
+            op = self.trace.ops.get(op_of(tensor))
+        return tensor
+
+    def leads_to(self, region: Sequence[TracedOp], op: TracedOp) -> bool:
+        """Return whether an op is in a region or is computed from it."""
+        return not self._upstream(op.name).isdisjoint(each.name for each in region)
+
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.
 
@@ -376,7 +397,7 @@ class TraceComparison:
                 arrays = [np.asarray(each, np.float64) for each in pair[0].paired_with(pair[1])]
                 difference = np.abs(arrays[0] - arrays[1])
                 difference[np.isnan(arrays[0]) & np.isnan(arrays[1]) | (arrays[0] == arrays[1])] = 0
-                found[path] = float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
+                found[path] = float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0))
         return found
 
     @property
@@ -492,6 +513,7 @@ class TraceComparison:
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         producer = self._producer(regions, ends[1])
         regions = self._with_padding(self._with_idle_counterparts(regions, ends))
+        masking, masked = self._masking(regions)
         return Divergence(
             tf1=tf1_op,
             port=port_op,
@@ -503,6 +525,8 @@ class TraceComparison:
             regions=regions,
             variables=(self.tf1.variables_of(regions[0], tf1_op), self.port.variables_of(regions[1], port_op)),
             drawing=self._drawing(regions),
+            masking=masking,
+            masked=masked,
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
@@ -519,6 +543,27 @@ class TraceComparison:
         elif port is not None and tf1 is None:
             tf1 = self.tf1.takes_numbers([name for each in port.inputs for name in self.port.matched.get(each, ())])
         return tf1, port
+
+    def _masking(
+        self, regions: _Regions
+    ) -> tuple[tuple[TracedOp, TracedOp] | None, tuple[np.ndarray, np.ndarray] | None]:
+        """Return what computes the operands of Softmax, and which elements are masked; see `Divergence.masking`."""
+        tf1, port = (
+            next((op for op in program.diverged if op.type == "Softmax"), None) for program in (self.tf1, self.port)
+        )
+        if (
+            tf1 is None
+            or port is None
+            or not (self.tf1.leads_to(regions[0], tf1) or self.port.leads_to(regions[1], port))
+        ):
+            return None, None
+        values = self.tf1.value(tf1), self.port.value(port)
+        if values[0] is None or values[1] is None or values[0].size != values[1].size:
+            return None, None
+        masked = tuple(each == 0 for each in values[0].paired_with(values[1]))
+        if np.array_equal(*masked):
+            return None, None
+        return (_computing_operand(self.tf1.trace, tf1), _computing_operand(self.port.trace, port)), masked
 
     def _with_idle_counterparts(self, regions: _Regions, ends: tuple[str | None, str | None]) -> _Regions:
         """Return two regions, each with those ops right before it that change no number and that it seems to lack.
@@ -561,6 +606,14 @@ class TraceComparison:
     def _equal_in_tf1(self, tensor: str) -> Sequence[str]:
         """Return the tensors of TF1 that are equal to one of it, as far as the port has them, too."""
         return [tensor, *(name for other in self.tf1.matched.get(tensor, ()) for name in self.port.matched[other])]
+
+
+def _computing_operand(trace: Trace, op: TracedOp) -> TracedOp:
+    """Return the op that computes what an op takes; the op itself if it takes an input."""
+    source = op
+    while (source is op or kind(source) in PLUMBING) and source.inputs and op_of(source.inputs[0]) in trace.ops:
+        source = trace.ops[op_of(source.inputs[0])]
+    return source
 
 
 def _first_of(region: Sequence[TracedOp]) -> list[TracedOp]:

@@ -39,7 +39,8 @@ ACTIVATIONS = {
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
     *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
 }
-PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
+COPIES = _NAMES | {"Reshape"}
+PLUMBING = COPIES | {"StridedSlice", "Transpose"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}

@@ -464,6 +464,7 @@ def _groups_of(leaf: Equation) -> list[Fused]:
 
 
 _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "copy"}
+_MOVES = {*_RESHAPES, "transpose"}
 
 
 def _through(operand: Operand, name: str) -> tuple[Equation, ...]:
@@ -531,14 +532,17 @@ def _softmax_of(equation: Equation) -> Fused | None:
         return None
     x, shift = difference.inputs
     found: list[Equation] = []
-    while shift.equation is not None and shift.equation.name in {*_RESHAPES, "stop_gradient", "max"}:
+    while shift.equation is not None and shift.equation.name in {*_MOVES, "stop_gradient", "max"}:
         found.insert(0, shift.equation)
         shift = next((each for each in shift.equation.inputs if not each.is_constant), shift.equation.inputs[0])
     greatest, axes = shift.equation, tuple(total[0].params["axes"])
-    if greatest is None or greatest.name != "reduce_max" or greatest.inputs[0] is not x or len(axes) != 1:
+    if greatest is None or greatest.name != "reduce_max" or len(axes) != 1:
         return None
-    if tuple(greatest.params["axes"]) != axes:
-        return None
+    taken = x  # jax.vmap may have moved its axes after the greatest number was taken
+    while taken is not greatest.inputs[0]:
+        if taken.equation is None or taken.equation.name not in _MOVES:
+            return None
+        taken = taken.equation.inputs[0]
 
     def steps(step: Step, equation: Equation) -> Any:
         return _along_axis(step, "Softmax", _softmax, x, axes[0])

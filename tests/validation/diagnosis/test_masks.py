@@ -1,0 +1,113 @@
+"""Masks before a softmax that differ are one finding, with the lines of both programs, on each framework."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, validate
+from tests.faults.tf1 import numbers
+
+v1 = tf.compat.v1
+LENGTH, SIZE = 5, 4
+INPUTS = numbers(2, LENGTH, SIZE)
+KEPT = {  # which key each query may see
+    "causal": np.tri(LENGTH, dtype=bool),
+    "reversed": np.tri(LENGTH, dtype=bool).T,
+    "padding": np.broadcast_to(np.arange(LENGTH) < 3, (LENGTH, LENGTH)),
+    "short": np.broadcast_to(np.arange(LENGTH) < 4, (LENGTH, LENGTH)),
+    "none": np.ones((LENGTH, LENGTH), bool),
+}
+
+
+def added(scores, kept):
+    return scores + (1 - tf.constant(kept, tf.float32)) * -1e4
+
+
+def multiplied(scores, kept):
+    kept = tf.constant(kept, tf.float32)
+    return scores * kept - 1e9 * (1 - kept)
+
+
+def chosen(scores, kept):
+    return tf.where(tf.broadcast_to(kept, tf.shape(scores)), scores, tf.ones_like(scores) * -np.inf)
+
+
+def attention(mask, write):
+    """Return a network of TF1 that masks what its softmax takes, as a function writes it."""
+
+    def network(x, training):
+        query = tf.einsum("bld,de->ble", x, v1.get_variable("query", [SIZE, SIZE]))
+        scores = tf.matmul(query, x, transpose_b=True) / SIZE**0.5
+        scores = scores if mask == "none" else write(scores, KEPT[mask])
+        return tf.matmul(tf.nn.softmax(scores), x)
+
+    return network
+
+
+class InKeras(keras.layers.Layer):
+    def __init__(self, mask):
+        super().__init__()
+        self.kept = None if mask == "none" else KEPT[mask]
+        self.query = self.add_weight(shape=(SIZE, SIZE), name="query")
+        self.softmax = keras.layers.Softmax()
+
+    def call(self, x):
+        query = keras.ops.einsum("bld,de->ble", x, self.query)
+        scores = keras.ops.einsum("bld,bmd->blm", query, x) / SIZE**0.5
+        kept = None if self.kept is None else keras.ops.broadcast_to(self.kept, keras.ops.shape(scores))
+        return keras.ops.einsum("blm,bmd->bld", self.softmax(scores, mask=kept), x)
+
+
+def in_torch(mask):
+    torch = pytest.importorskip("torch")
+
+    class InTorch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query = torch.nn.Parameter(torch.zeros(SIZE, SIZE))
+
+        def forward(self, x):
+            kept = None if mask == "none" else torch.from_numpy(KEPT[mask].copy())
+            return torch.nn.functional.scaled_dot_product_attention(x @ self.query, x, x, kept)
+
+    return InTorch
+
+
+def in_flax(mask):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class InFlax(nnx.Module):
+        def __init__(self):
+            self.query = nnx.Param(np.zeros((SIZE, SIZE), np.float32))
+
+        def __call__(self, x):
+            heads = (each[:, :, None] for each in (x @ self.query[...], x, x))
+            return nnx.dot_product_attention(*heads, mask=None if mask == "none" else KEPT[mask])[:, :, 0]
+
+    return InFlax
+
+
+FRAMEWORKS = {"keras": lambda mask: lambda: InKeras(mask), "torch": in_torch, "flax": in_flax}
+WRITTEN = {"added": added, "multiplied": multiplied, "chosen": chosen}
+TITLES = {
+    ("causal", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
+    ("none", "causal"): "only the port masks what Softmax takes (20 of 50 elements)",
+    ("causal", "padding"): "the programs mask different elements of what Softmax takes, 20 of 50 elements each",
+    ("causal", "short"): "mask of what Softmax takes differs: 20 of 50 elements (TF1), 10 of 50 elements (port)",
+    ("causal", "reversed"): "the programs mask different elements of what Softmax takes, 20 of 50 elements each",
+    ("padding", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
+}
+
+
+@pytest.mark.slow_except("added-keras-causal-none", "multiplied-flax-causal-none", "chosen-torch-causal-none")
+@pytest.mark.parametrize("masks", TITLES, ids="-".join)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("write", WRITTEN)
+def test_a_mask_that_differs_is_named_with_the_lines_of_both(write, framework, masks):
+    tf1, port = attention(masks[0], WRITTEN[write]), FRAMEWORKS[framework](masks[1])
+    report = validate(Migration(tf1=tf1, port=port, inputs=INPUTS), checks=["constant-weights"])
+    (finding,) = report.findings
+    assert finding.title == TITLES[masks], str(report)
+    assert finding.confirmed
+    assert __file__ in finding.tf1.line and __file__ in finding.port.line
