@@ -429,6 +429,19 @@ def test_the_form_of_a_normalization_does_not_hide_the_order_of_ops():
     assert finding.title == title, str(finding)
 
 
+def scaled_products(inputs, training, *, before=lambda x: x * 0.5, after=tf.identity):
+    products = tf.einsum("id,jd->ij", before(dense(inputs, 4, "first")), inputs)
+    return tf.nn.softmax(after(products))
+
+
+def test_different_factors_in_different_places_are_not_one_factor_in_another_place():
+    changes = {"before": tf.identity, "after": lambda x: x * 1.5}
+    migration = Migration(tf1=scaled_products, port=shim_port(scaled_products, **changes), inputs=ROWS)
+    report = validate(migration, checks=["constant-weights"])
+    titles = [finding.title for finding in report.findings]
+    assert titles == ["only TF1 multiplies by 0.5", "only the port multiplies by 1.5"], str(report)
+
+
 def dilated(inputs, training, *, rate=2, padding="SAME", added=0, of_second=False):
     sequences = tf.reshape(inputs, (inputs.shape[0], -1, 4))
     first, second = sequences + 1.0, tf.tanh(sequences)

@@ -117,6 +117,7 @@ _ONLY_IN_ONE = {
     "Exp": "takes an exponential",
 }
 _LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
+_LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -601,6 +602,10 @@ def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:
 
 def _ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
+    if divergence.confirmed and (factors := _factors(*divergence.regions)):
+        # Products and sums of what is multiplied by a number are multiplied by it, so that the order does not matter.
+        yield of_values("constant factor", *factors, remedy=f"use factors in the port whose product is {factors[0]}")
+        return
     computed = tuple(in_order(region) for region in divergence.regions)
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
     parts = NORMALIZATION if all("normalization" in each for each in computed) else set()  # its form does not matter
@@ -630,6 +635,33 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
             yield of_values("what is computed", *sides, fault=Fault.OPS, remedy="")  # these are names of ops
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
+
+
+def _factors(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[str, str] | None:
+    """Return the numbers by which two regions multiply, if they differ in nothing else, and compute more than that."""
+    factors, others = [], []
+    for region in (tf1, port):
+        ops = [op for op in computing(region) if kind(op) not in PLUMBING]
+        scaling = [op for op in ops if kind(op) in ("Mul", "RealDiv")]
+        others.append(sorted("MatMul" if kind(op) == "Einsum" else kind(op) for op in ops if op not in scaling))
+        numbers = [_multiplier(op) for op in scaling]
+        if not numbers or None in numbers:
+            return None
+        factors.append(math.prod(number for number in numbers if number is not None))
+    if others[0] != others[1] or not others[0] or not {*others[0]} <= _LINEAR or is_close(*factors):
+        return None
+    of_tf1, of_port = (f"{factor:.6g}" for factor in factors)
+    return of_tf1, of_port
+
+
+def _multiplier(op: TracedOp) -> float | None:
+    """Return the number by which an op multiplies, or by one over which it divides; None if it takes no number."""
+    names = ("input 1",) if kind(op) == "RealDiv" else ("input 0", "input 1")
+    array = next((op.constants[name] for name in names if name in op.constants), None)
+    if array is None or not array.any() or (array != array.flat[0]).any():
+        return None
+    number = float(array.flat[0])
+    return 1 / number if kind(op) == "RealDiv" else number
 
 
 def _with_numbers(divergence: Divergence) -> tuple[list[str], list[str]]:

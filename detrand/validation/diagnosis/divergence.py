@@ -244,6 +244,12 @@ def _own_kinds(divergence: Divergence) -> list[Counter[str]]:
     return found
 
 
+def _numbers(region: Sequence[TracedOp]) -> tuple[str, ...]:
+    """Return the numbers that the ops of a region take."""
+    constants = (array for op in region for array in op.constants.values())
+    return tuple(sorted(f"{array.flat[0]:.6g}" for array in constants if array.size == 1 and array.dtype.kind == "f"))
+
+
 def _in_another_order(first: Divergence, second: Divergence) -> Divergence | None:
     """Return two divergences as one, if each program computes in one of them what the other program does in the other.
 
@@ -254,6 +260,8 @@ def _in_another_order(first: Divergence, second: Divergence) -> Divergence | Non
     only = only_in(*first.regions), only_in(*second.regions)
     regions = (first.regions[0] + second.regions[0], first.regions[1] + second.regions[1])
     if any(only[0]) and only[0] == only[1][::-1]:
+        if len({_numbers(region) for region in regions}) > 1:
+            return None
         return replace(first, regions=regions, is_order=True)
     own = _own_kinds(first), _own_kinds(second)
     tf1, port = (one + other for one, other in zip(*own, strict=True))

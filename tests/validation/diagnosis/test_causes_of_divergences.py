@@ -157,6 +157,7 @@ def test_factors_and_numbers_that_do_not_fit_are_no_label_smoothing():
 RELU, SIGMOID, MUL = op("r", "Relu", "x"), op("s", "Sigmoid", "r"), op("m", "Mul", "s", "c", input_1=2.0)
 TURNED = op("t", "Transpose", "x", "p", input_1="[0 2 1]")
 TAKEN = {"attributes": {}, "taken": (("mul", "x"), ("lookup", "x"))}
+HALF, PRODUCT = op("a", "Mul", "x", "0.5", input_1=0.5), op("b", "MatMul", "x", "y")
 SWAPPED = {"attributes": {}, "taken": (("a", "b"), ("b", "a"))}
 PADDED = {"attribute_padding": "SAME"}, {"attribute_padding": "VALID"}
 CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_centers": "True"}
@@ -177,6 +178,13 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             {"regions": ((SIGMOID, MUL), (MUL, SIGMOID)), "is_order": True},
             "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
             "use this order in the port: Sigmoid, then Mul",
+            None,
+        ),
+        (
+            (HALF, PRODUCT),
+            {"regions": ((HALF, PRODUCT), (PRODUCT, op("d", "RealDiv", "b", "4", input_1=4.0)))},
+            "constant factor differs: 0.5 (TF1), 0.25 (port)",
+            "use factors in the port whose product is 0.5",
             None,
         ),
         (
