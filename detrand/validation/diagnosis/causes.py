@@ -50,7 +50,7 @@ from detrand.validation.diagnosis.op_kinds import (
     padded_window,
     slopes_of_leaky_relus,
 )
-from detrand.validation.frameworks.traces import CONVOLUTIONS, TracedOp, Value
+from detrand.validation.frameworks.traces import CONVOLUTIONS, POOLINGS, TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
@@ -625,6 +625,11 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     if divergence.confirmed and written[0] != written[1] and sorted(written[0]) == sorted(written[1]):
         yield _of_order(*chains)
         return
+    if divergence.confirmed and (end := _at_other_end(*computed)):
+        places = ("first", "last") if computed[0][0] == end else ("last", "first")
+        title = f"order of ops differs: {end} comes {places[0]} in TF1 and {places[1]} in the port"
+        yield Cause(title, fault=Fault.VALUE, remedy=f"compute {end} {places[0]} in the port")
+        return
     # What a function of another framework computes is not known, so it may be what only TF1 seems to compute.
     has_unknown = any(is_unknown(name) for kinds in only for name in kinds)
     found = [] if has_unknown else list(_named_ops(divergence))
@@ -635,6 +640,14 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
             yield of_values("what is computed", *sides, fault=Fault.OPS, remedy="")  # these are names of ops
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
+
+
+def _at_other_end(tf1: Sequence[str], port: Sequence[str]) -> str:
+    """Return the pooling or activation with which one program begins and the other one ends; empty if there is none."""
+    if min(len(tf1), len(port)) < 2:
+        return ""
+    ends = {each[0] for each, other in ((tf1, port), (port, tf1)) if each[0] == other[-1]} & (POOLINGS | ACTIVATIONS)
+    return next((end for end in sorted(ends) if tf1.count(end) == port.count(end) == 1), "")
 
 
 def _factors(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[str, str] | None:

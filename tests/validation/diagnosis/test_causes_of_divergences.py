@@ -157,6 +157,7 @@ def test_factors_and_numbers_that_do_not_fit_are_no_label_smoothing():
 RELU, SIGMOID, MUL = op("r", "Relu", "x"), op("s", "Sigmoid", "r"), op("m", "Mul", "s", "c", input_1=2.0)
 TURNED = op("t", "Transpose", "x", "p", input_1="[0 2 1]")
 TAKEN = {"attributes": {}, "taken": (("mul", "x"), ("lookup", "x"))}
+POOL, SQUARE = op("a", "MaxPool", "x"), op("d", "Square", "x")
 HALF, PRODUCT = op("a", "Mul", "x", "0.5", input_1=0.5), op("b", "MatMul", "x", "y")
 SWAPPED = {"attributes": {}, "taken": (("a", "b"), ("b", "a"))}
 PADDED = {"attribute_padding": "SAME"}, {"attribute_padding": "VALID"}
@@ -178,6 +179,13 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             {"regions": ((SIGMOID, MUL), (MUL, SIGMOID)), "is_order": True},
             "order of ops differs: Sigmoid, then Mul (TF1), Mul, then Sigmoid (port)",
             "use this order in the port: Sigmoid, then Mul",
+            None,
+        ),
+        (
+            (POOL, SQUARE),
+            {"regions": ((POOL, op("c", "LRN", "a")), (SQUARE, op("b", "Sum", "d"), POOL))},
+            "order of ops differs: MaxPool comes first in TF1 and last in the port",
+            "compute MaxPool first in the port",
             None,
         ),
         (
