@@ -70,6 +70,7 @@ def train_port(
         built.set_weights(config, initial)
         of_tf1 = tf1.steps[0]["gradients"] if guided else {}
         port = TrainedPort(built, compiled, {name for name, array in of_tf1.items() if array is None})
+        port.dense = {name for name in of_tf1 if name not in tf1.sliced and _are_of_all_rows(name, tf1)}
         trained: list[dict[str, Any]] = []
         rates: list[Any] = []
         averages = MovingAverages(built.view().values())
@@ -100,6 +101,12 @@ def train_port(
         clipping=port.clipping,
         uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
     )
+
+
+def _are_of_all_rows(name: str, tf1: Training) -> bool:
+    """Return whether all rows of a variable have gradients in each step, as those that a penalty is computed of."""
+    arrays = [step["gradients"][name] for step in tf1.steps]
+    return all(array is not None and array.ndim and array.reshape(len(array), -1).any(axis=1).all() for array in arrays)
 
 
 def check_trainable(migration: Migration, tf1: Training) -> None:
@@ -219,6 +226,7 @@ class TrainedPort:
       view: returns the view of the variables that the port has now.
       is_of_keras3: whether its optimizer is one of Keras 3.
       sliced: the variables of which its optimizer has got gradients in slices, by their TF1 names.
+      dense: the variables of which TF1's gradients, where they are given, are of all rows and in no slices.
     """
 
     def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = ()):
@@ -227,7 +235,7 @@ class TrainedPort:
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         self._framework, self._tensors = port.framework, port.tensors
         self.view = port.view
-        self.sliced: set[str] = set()
+        self.sliced, self.dense = set[str](), set[str]()
         self._stopped = stopped
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration, self._trained_variables())
@@ -389,10 +397,13 @@ class TrainedPort:
         pairs = []
         for gradient, variable in zip(gradients, trained, strict=True):
             position = positions[id(underlying_variable(variable))]
+            names, used = view.names_of(position), gradient
             if _is_in_slices(gradient):
-                self.sliced.update(view.names_of(position))
-            used = self._share_of(given[position], gradient) if position in given else gradient
-            if (names := view.names_of(position)) and all(name in self._stopped for name in names):
+                self.sliced.update(names)
+            if position in given:
+                is_dense = not self.dense.isdisjoint(names) or not _is_in_slices(gradient)
+                used = given[position] / self.replicas.count if is_dense else self._share_of(given[position], gradient)
+            if names and all(name in self._stopped for name in names):
                 used = None
             # Keras 3's casts by itself, after it has taken out its scale, and others get gradients of their framework.
             if used is not None and not (self.is_of_keras3 or self._framework.no_graph):
@@ -405,12 +416,10 @@ class TrainedPort:
         self._framework.update(self._optimizer, pairs, **counted)
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
-        """Return a replica's share of a whole gradient, in slices if its own gradient is in slices.
+        """Return a replica's share of a whole gradient, in slices as its own gradient.
 
         Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first.
         """
-        if not _is_in_slices(gradient):
-            return whole / self.replicas.count
         indices = gradient.indices if self.is_of_keras3 else tf.unique(gradient.indices)[0]
 
         def summed(slices: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,34 @@ def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(
     return check(tf1=embedded, port=Port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
+def test_a_penalty_of_the_rows_looked_up_in_place_of_all_rows_is_no_fault_of_the_optimizer():
+    def embedded(ids, training):
+        table = v1.get_variable("table", (12, 3), regularizer=lambda table: 0.1 * tf.reduce_sum(table**2))
+        return tf.reduce_mean(tf.nn.embedding_lookup(table, ids), 1)
+
+    class Port(keras.layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(name="table", shape=(12, 3))
+
+        def call(self, ids):
+            rows = keras.ops.take(self.table, ids, axis=0)
+            self.add_loss(0.1 * keras.ops.sum(rows**2))
+            return keras.ops.mean(rows, 1)
+
+    momentum = functools.partial(v1.train.MomentumOptimizer, 0.1, 0.9)
+    found = check(
+        tf1=embedded,
+        port=Port,
+        inputs=AGAIN,
+        tf1_optimizer=momentum,
+        port_optimizer=functools.partial(keras.optimizers.SGD, 0.1, 0.9),
+    )
+    (finding,) = found.findings
+    assert finding.kind == "regularizers", found.details
+    for steps in (training.steps for training in found.trainings.values()):
+        assert all(compared["updates"] for compared in steps.values() if "updates" in compared)
+
+
 def test_slices_that_keras_squares_one_by_one_are_a_cause():
     found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
     assert not found.ok
