@@ -493,7 +493,7 @@ def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], 
     elif cause.fault in (Fault.MASK, Fault.RANDOM_OP_ELSEWHERE):
         (tf1_op, port_op), tf1_value, port_value = drawing, "", ""
     elif cause.fault is Fault.SOFTMAX_MASK and divergence.masking is not None:
-        (tf1_op, port_op), tf1_value, port_value = divergence.masking, "", ""
+        (tf1_op, port_op), tf1_value, port_value = (each.op for each in divergence.masking), "", ""
     producer, user = divergence.producer, "" if port_op is None else _line_of(port_op)
     if producer is not None and (_line_of(producer) or not user):  # what is missing comes after it
         used = f", used at {user}" if user and user not in producer.line else ""

@@ -577,10 +577,10 @@ def _how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
 
 def _masked(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the programs mask what Softmax takes, where they mask different elements."""
-    if divergence.masked is None:
+    if divergence.masking is None:
         return
-    tf1, port = divergence.masked
-    shares = [f"{each.sum():,} of {each.size:,} elements" for each in divergence.masked]
+    tf1, port = (each.elements for each in divergence.masking)
+    shares = [f"{each.sum():,} of {each.size:,} elements" for each in (tf1, port)]
     remedy = "mask the elements in the port that TF1 masks"
     if not port.any() or not tf1.any():
         who, share = ("TF1", shares[0]) if tf1.any() else ("the port", shares[1])

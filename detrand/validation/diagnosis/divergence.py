@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,13 @@ def confirmation(given: str, *, rest_agrees: bool) -> str:
     return f"{given}, {agrees}" if given else ""
 
 
+class Masking(NamedTuple):
+    """How a program masks what Softmax takes: the op that computes it, and which elements are 0 after Softmax."""
+
+    op: TracedOp
+    elements: np.ndarray
+
+
 @dataclass(frozen=True)
 class Divergence:
     """A place where two programs diverge; ``str()`` describes it.
@@ -48,8 +56,7 @@ class Divergence:
       variables: the TF1 names of the variables that TF1's region, and the port's, takes.
       drawing: the first op of TF1's region, and of the port's, that takes random numbers; if only one region has such
         an op, the op of the other program that takes the same numbers; None if there is none.
-      masking: where elements are masked differently, the ops that compute what Softmax takes in TF1 and in the port.
-      masked: which elements are 0 after Softmax then, in TF1 and in the port.
+      masking: how TF1 and the port mask what Softmax takes, if they mask different elements.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
@@ -80,8 +87,7 @@ class Divergence:
     regions: tuple[tuple[TracedOp, ...], tuple[TracedOp, ...]] = field(default=((), ()), repr=False)
     variables: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     drawing: tuple[TracedOp | None, TracedOp | None] = (None, None)
-    masking: tuple[TracedOp, TracedOp] | None = None
-    masked: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    masking: tuple[Masking, Masking] | None = field(default=None, repr=False)
     taken: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")
     uses: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())

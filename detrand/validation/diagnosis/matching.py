@@ -18,7 +18,7 @@ import numpy as np
 
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import LeafComparison, compare
-from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.divergence import Divergence, Masking
 from detrand.validation.diagnosis.op_kinds import (
     COMMUTATIVE,
     COPIES,
@@ -225,6 +225,22 @@ class Program:
     def leads_to(self, region: Sequence[TracedOp], op: TracedOp) -> bool:
         """Return whether an op is in a region or is computed from it."""
         return not self._upstream(op.name).isdisjoint(each.name for each in region)
+
+    def masking(self, region: Sequence[TracedOp]) -> Masking | None:
+        """Return how the first softmax in a region, or after it, is masked, without axes of 1; None if that is unknown.
+
+        Masked elements are far below the others. Those that are only so small that their exponential is 0 are not.
+        """
+        of_type = (op for op in self.diverged if op.type == "Softmax")
+        softmax = next((op for op in of_type if not region or self.leads_to(region, op)), None)
+        after = self.value(softmax)
+        before = None if softmax is None else self.trace.values.get(softmax.inputs[0])
+        if softmax is None or after is None or before is None or after.array is None or before.array is None:
+            return None
+        zeros, taken = np.squeeze(after.array) == 0, np.squeeze(before.array)
+        masked, others = taken[zeros], taken[~zeros]
+        is_below = masked.size and others.size and masked.max() < others.min() - np.ptp(others)
+        return Masking(_computing_operand(self.trace, softmax), zeros) if is_below or not masked.size else None
 
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.
@@ -513,7 +529,6 @@ class TraceComparison:
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])
         producer = self._producer(regions, ends[1])
         regions = self._with_padding(self._with_idle_counterparts(regions, ends))
-        masking, masked = self._masking(regions)
         return Divergence(
             tf1=tf1_op,
             port=port_op,
@@ -525,8 +540,7 @@ class TraceComparison:
             regions=regions,
             variables=(self.tf1.variables_of(regions[0], tf1_op), self.port.variables_of(regions[1], port_op)),
             drawing=self._drawing(regions),
-            masking=masking,
-            masked=masked,
+            masking=self._masking(regions),
             taken=taken,
             dtypes=next(iter(of_dtypes.values()), ("", "")),
             uses=(self.tf1.inputs_of(ends[0]), self.port.inputs_of(ends[1])),
@@ -544,26 +558,14 @@ class TraceComparison:
             tf1 = self.tf1.takes_numbers([name for each in port.inputs for name in self.port.matched.get(each, ())])
         return tf1, port
 
-    def _masking(
-        self, regions: _Regions
-    ) -> tuple[tuple[TracedOp, TracedOp] | None, tuple[np.ndarray, np.ndarray] | None]:
-        """Return what computes the operands of Softmax, and which elements are masked; see `Divergence.masking`."""
-        tf1, port = (
-            next((op for op in program.diverged if op.type == "Softmax"), None) for program in (self.tf1, self.port)
-        )
-        if (
-            tf1 is None
-            or port is None
-            or not (self.tf1.leads_to(regions[0], tf1) or self.port.leads_to(regions[1], port))
-        ):
-            return None, None
-        values = self.tf1.value(tf1), self.port.value(port)
-        if values[0] is None or values[1] is None or values[0].size != values[1].size:
-            return None, None
-        masked = tuple(each == 0 for each in values[0].paired_with(values[1]))
-        if np.array_equal(*masked):
-            return None, None
-        return (_computing_operand(self.tf1.trace, tf1), _computing_operand(self.port.trace, port)), masked
+    def _masking(self, regions: _Regions) -> tuple[Masking, Masking] | None:
+        """Return how two programs mask what Softmax takes, on the way of two regions; see `Divergence.masking`."""
+        tf1, port = (program.masking(region) for program, region in zip((self.tf1, self.port), regions, strict=True))
+        if tf1 is None or port is None or tf1.elements.size != port.elements.size:
+            return None
+        counts = tf1.elements.sum(), port.elements.sum()
+        is_alike = tf1.elements.shape != port.elements.shape or np.array_equal(tf1.elements, port.elements)
+        return None if counts[0] == counts[1] and is_alike else (tf1, port)
 
     def _with_idle_counterparts(self, regions: _Regions, ends: tuple[str | None, str | None]) -> _Regions:
         """Return two regions, each with those ops right before it that change no number and that it seems to lack.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from detrand import Migration, validate
 from tests.faults.tf1 import numbers
+from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
 LENGTH, SIZE = 5, 4
@@ -111,3 +112,43 @@ def test_a_mask_that_differs_is_named_with_the_lines_of_both(write, framework, m
     assert finding.title == TITLES[masks], str(report)
     assert finding.confirmed
     assert __file__ in finding.tf1.line and __file__ in finding.port.line
+
+
+def of_large_numbers(activation):
+    """Return a network whose softmax takes numbers so far apart that the exponentials of some are 0."""
+
+    def network(x, training):
+        return tf.nn.softmax(3000 * activation(tf.einsum("bld,de->ble", x, v1.get_variable("query", [SIZE, SIZE]))))
+
+    return network
+
+
+def of_two_heads(activation, heads_first=False):
+    """Return an attention that masks the same padding with its axes in either order."""
+
+    def network(x, training):
+        hidden = activation(tf.einsum("bld,de->ble", x, v1.get_variable("query", [SIZE, SIZE])))
+        heads = tf.stack(tf.split(hidden, 2, axis=-1), 0 if heads_first else 1)
+        scores = tf.matmul(heads, heads, transpose_b=True)
+        padding = tf.constant([[1.0, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])[:, None, :]
+        padding = padding[None] if heads_first else padding[:, None]
+        weights = tf.nn.softmax(scores - 1e9 * (1 - padding))
+        return tf.reduce_sum(tf.matmul(weights, heads), 0 if heads_first else 1)
+
+    return network
+
+
+@pytest.mark.parametrize(
+    ("tf1", "port"),
+    [
+        (of_large_numbers(tf.tanh), of_large_numbers(tf.cos)),
+        (of_two_heads(tf.tanh), of_two_heads(tf.cos, heads_first=True)),
+    ],
+    ids=["large numbers", "axes in another order"],
+)
+def test_what_is_masked_alike_has_another_cause(tf1, port):
+    migration = Migration(tf1=tf1, port=shim_port(port), inputs=numbers(3, LENGTH, SIZE))
+    report = validate(migration, checks=["constant-weights"])
+    (finding,) = report.findings
+    assert finding.kind == "computation"
+    assert "mask" not in finding.title, str(report)
