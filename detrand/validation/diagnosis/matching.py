@@ -230,6 +230,7 @@ class Program:
         """Return how the first softmax in a region, or after it, is masked, without axes of 1; None if that is unknown.
 
         Masked elements are far below the others. Those that are only so small that their exponential is 0 are not.
+        Where what Softmax takes has a counterpart, the other program masks the same.
         """
         of_type = (op for op in self.diverged if op.type == "Softmax")
         softmax = next((op for op in of_type if not region or self.leads_to(region, op)), None)
@@ -238,6 +239,8 @@ class Program:
         if softmax is None or after is None or before is None or after.array is None or before.array is None:
             return None
         zeros, taken = np.squeeze(after.array) == 0, np.squeeze(before.array)
+        if zeros.any() and softmax.inputs[0] in self.matched:
+            return None
         masked, others = taken[zeros], taken[~zeros]
         is_below = masked.size and others.size and masked.max() < others.min() - np.ptp(others)
         return Masking(_computing_operand(self.trace, softmax), zeros) if is_below or not masked.size else None
