@@ -29,17 +29,20 @@ def pytest_xdist_auto_num_workers(config):
     return None if config.args_source == pytest.Config.ArgsSource.TESTPATHS else 0
 
 
+THIRDS = ("first", "second", "last")
+
+
 def pytest_addoption(parser):
-    """Add ``--half``."""
-    words = "run every other one of the slow cases of each test, from the first or from the second one on"
-    parser.addoption("--half", choices=("first", "second"), help=words)
+    """Add ``--third``."""
+    words = "run every third of the slow cases of each test, from the first, the second or the third one on"
+    parser.addoption("--third", choices=THIRDS, help=words)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config, items):
     """Mark the cases of a test as slow that ``@pytest.mark.slow_except("case", "tf_keras-*")`` does not name.
 
-    Deselect half of the slow cases if only that is asked for.
+    Deselect the other slow cases if a third of them is asked for.
     """
     unused = set()
     for item in items:
@@ -54,19 +57,19 @@ def pytest_collection_modifyitems(config, items):
     if unused and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow_except names cases that do not exist: {sorted(unused)}")
 
-    if half := config.getoption("half"):
-        left_out = items_of_other_half(items, is_second=half == "second")
+    if third := config.getoption("third"):
+        left_out = items_of_other_thirds(items, THIRDS.index(third))
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def items_of_other_half(items, *, is_second):
-    """Return those of the slow cases that are not in a half; a test with one slow case is in both halves."""
+def items_of_other_thirds(items, number):
+    """Return those of the slow cases that are not in a third; each third has a slow case of each test with any."""
     slow = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow"):
             slow[item.nodeid.partition("[")[0]].append(item)
-    return {item for cases in slow.values() if len(cases) > 1 for item in cases[not is_second :: 2]}
+    return {item for cases in slow.values() for item in {*cases}.difference(cases[number % len(cases) :: 3])}
 
 
 def pytest_collection_finish():
