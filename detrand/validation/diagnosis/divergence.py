@@ -33,7 +33,10 @@ def confirmation(given: str, *, rest_agrees: bool) -> str:
 
 
 class Masking(NamedTuple):
-    """How a program masks what Softmax takes: the op that computes it, and which elements are 0 after Softmax."""
+    """How a program masks what Softmax takes: the op that makes the mask, and which elements are 0 after Softmax.
+
+    Without a mask, the op is the one that computes what Softmax takes.
+    """
 
     op: TracedOp
     elements: np.ndarray

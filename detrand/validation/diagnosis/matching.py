@@ -243,7 +243,11 @@ class Program:
             return None
         masked, others = taken[zeros], taken[~zeros]
         is_below = masked.size and others.size and masked.max() < others.min() - np.ptp(others)
-        return Masking(_computing_operand(self.trace, softmax), zeros) if is_below or not masked.size else None
+        if masked.size and not is_below:
+            return None
+        needed = self._upstream(*softmax.sources)
+        differing = (op for op in region if op.name in needed)  # the first of them makes the mask
+        return Masking(next(differing, None) or _computing_operand(self.trace, softmax), zeros)
 
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.
