@@ -17,11 +17,10 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.causes import Cause, is_close, of_values
 from detrand.validation.diagnosis.matching import RTOLS
-from detrand.validation.diagnosis.op_kinds import kind
+from detrand.validation.diagnosis.op_kinds import COPIES, kind
 from detrand.validation.frameworks.traces import Trace, TracedOp
 from detrand.validation.results import Fault
 
-_COPIES = {"Identity", "Cast", "StopGradient", "Reshape", "Squeeze", "ExpandDims"}
 _MOST_TERMS = 64
 
 
@@ -107,7 +106,7 @@ class Loss:
         ]
         what, arrays = kind(op), [self._array(name) if isinstance(name, str) else name for name in names]
         shapes = [weights.shape if array is None else array.shape for array in arrays]
-        is_number = weights.size == 1 and what in ("AddV2", "Sub", "Mul", "Neg", *_COPIES)
+        is_number = weights.size == 1 and what in ("AddV2", "Sub", "Mul", "Neg", *COPIES)
         if not names or (any(array is None for array in arrays) and not is_number):
             return ()
         if what in ("AddV2", "Sub"):
@@ -116,7 +115,7 @@ class Loss:
                 (name, _summed_to(sign * weights, shape), _Linear(op, sign))
                 for name, shape, sign in zip(names, shapes, signs, strict=True)
             ]
-        if (what == "Neg" or what in _COPIES) and math.prod(shapes[0]) == weights.size:
+        if (what == "Neg" or what in COPIES) and math.prod(shapes[0]) == weights.size:
             sign = -1.0 if what == "Neg" else 1.0
             return [(names[0], sign * weights.reshape(shapes[0]), _Linear(op, sign))]
         if what in ("Mul", "RealDiv") and len(names) == 2 and any(each is not None for each in constants):
@@ -141,7 +140,7 @@ class Loss:
     def _summed(self, tensor: Any) -> float:
         """Return how many elements a tensor is the sum of; 1 if it is no sum."""
         op = self._trace.ops.get(op_of(tensor)) if isinstance(tensor, str) else None
-        while op is not None and op.type in _COPIES:
+        while op is not None and op.type in COPIES:
             op = self._trace.ops.get(op_of(op.inputs[0]))
         arrays = [None, None] if op is None or op.type != "Sum" else [self._array(op.inputs[0]), self._array(op.name)]
         return 1.0 if arrays[0] is None or arrays[1] is None else arrays[0].size / arrays[1].size

@@ -39,8 +39,9 @@ ACTIVATIONS = {
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
     *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
 }
-COPIES = _NAMES | {"Reshape"}
-PLUMBING = COPIES | {"StridedSlice", "Transpose"}
+PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
+# Ops that copy numbers, in another shape or dtype.
+COPIES = {"Identity", "Cast", "StopGradient", "Reshape", "Squeeze", "ExpandDims"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
