@@ -76,6 +76,11 @@ def is_torch_optimizer(optimizer: Any) -> bool:
     return is_instance_of_loaded(optimizer, "torch", "optim.Optimizer")
 
 
+def is_tf1_optimizer(optimizer: Any) -> bool:
+    """Return whether an object is a ``tf.compat.v1.train.Optimizer``, without importing TensorFlow."""
+    return is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer")
+
+
 def _slots_in_torch(optimizer: Any, variable: Any) -> dict[str, Any]:
     state = optimizer.state.get(variable.tensor, {})
     keys = _STATE_IN_TORCH.get(type(optimizer).__name__, {}) if type(optimizer).__module__[:6] == "torch." else {}

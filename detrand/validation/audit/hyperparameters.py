@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from detrand._patching.flax import OptaxOptimizer
-from detrand._patching.keras import is_instance_of_loaded, underlying_variable
+from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import (
     hyperparameters_of_tf1_optimizer,
     hyperparameters_of_torch_optimizer,
+    is_tf1_optimizer,
     is_torch_optimizer,
 )
 from detrand.checkpoints.upstream import input_ops
@@ -482,7 +483,7 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     >>> hyperparameters_of_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1))["optimizer", "initial_accumulator_value"]
     0.1
     """
-    if is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
+    if is_tf1_optimizer(optimizer):
         given = hyperparameters_of_tf1_optimizer(optimizer)
         given = {_KERAS_NAMES.get(name, name): value for name, value in given.items()}
     elif is_torch_optimizer(optimizer):

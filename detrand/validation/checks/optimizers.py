@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter
+from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter, is_tf1_optimizer
 from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
@@ -189,7 +189,7 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     if whose := corrects_before_epsilon(optimizer):
         changes[EPSILON_OF_ADAM] = True
     changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
-    if rates_differ and not is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
+    if rates_differ and not is_tf1_optimizer(optimizer):
         changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
     needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
     causes = {} if in_gradients is None else {APPLIED: in_gradients}

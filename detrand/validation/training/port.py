@@ -14,7 +14,13 @@ import numpy as np
 
 from detrand._patching.flax import OptaxOptimizer, is_optax
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import AVERAGE_OF_WEIGHT, is_torch_optimizer, learning_rate_of, make_slots
+from detrand._patching.optimizers import (
+    AVERAGE_OF_WEIGHT,
+    is_tf1_optimizer,
+    is_torch_optimizer,
+    learning_rate_of,
+    make_slots,
+)
 from detrand.arguments import takes_one_argument
 from detrand.comparison.structures import map_structure
 from detrand.errors import ComparisonError, MigrationError, passing_over
@@ -69,8 +75,9 @@ def train_port(
     with port_scope(migration, config) as tool, built.framework.as_written():
         built.set_weights(config, initial)
         of_tf1 = tf1.steps[0]["gradients"] if guided else {}
-        port = TrainedPort(built, compiled, {name for name, array in of_tf1.items() if array is None})
-        port.dense = {name for name in of_tf1 if name not in tf1.sliced and _are_of_all_rows(name, tf1)}
+        stopped = {name for name, array in of_tf1.items() if array is None}
+        whole = {name for name in of_tf1 if name not in tf1.sliced and _are_of_all_rows(name, tf1)}
+        port = TrainedPort(built, compiled, stopped, whole)
         trained: list[dict[str, Any]] = []
         rates: list[Any] = []
         averages = MovingAverages(built.view().values())
@@ -202,7 +209,7 @@ def counter_of(optimizer: Any) -> Any:
     """Return the variable in which the updates of an optimizer are counted; None if there is none to be set."""
     if hasattr(optimizer, "iterations"):
         return optimizer.iterations
-    is_of_tf1 = is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer")
+    is_of_tf1 = is_tf1_optimizer(optimizer)
     return tf.compat.v1.train.get_or_create_global_step() if is_of_tf1 else None
 
 
@@ -218,7 +225,8 @@ CLIPPING_ARGUMENTS = {"global_clipnorm": GLOBAL_NORM, "clipnorm": NORM_OF_EACH, 
 class TrainedPort:
     """A port with its optimizer and its metrics.
 
-    The optimizer gets no gradients of the variables in ``stopped``, given by their TF1 names.
+    The optimizer gets no gradients of the variables in ``stopped``, given by their TF1 names. Of those in ``whole``, it
+    gets TF1's gradients in no slices.
 
     Attributes:
       step: computes a step, eagerly or in a ``tf.function``.
@@ -226,21 +234,20 @@ class TrainedPort:
       view: returns the view of the variables that the port has now.
       is_of_keras3: whether its optimizer is one of Keras 3.
       sliced: the variables of which its optimizer has got gradients in slices, by their TF1 names.
-      dense: the variables of which TF1's gradients, where they are given, are of all rows and in no slices.
     """
 
-    def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = ()):
+    def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = (), whole: Collection[str] = ()):
         migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
         self._framework, self._tensors = port.framework, port.tensors
         self.view = port.view
-        self.sliced, self.dense = set[str](), set[str]()
-        self._stopped = stopped
+        self.sliced: set[str] = set()
+        self._stopped, self._whole = stopped, {*whole}
         with self.replicas.scope():
             self._optimizer = make_port_optimizer(migration, self._trained_variables())
             self._framework.check_optimizer(self._optimizer)
-            self._is_of_tf1 = is_instance_of_loaded(self._optimizer, "tensorflow", "compat.v1.train.Optimizer")
+            self._is_of_tf1 = is_tf1_optimizer(self._optimizer)
             self.is_of_keras3 = is_instance_of_loaded(self._optimizer, "keras", "Optimizer")
             if self.replicas.count > 1:  # in a function no replica can make slots
                 make_slots(self._optimizer, [*map(self._as_optimized, self._trained_variables())])
@@ -401,8 +408,8 @@ class TrainedPort:
             if _is_in_slices(gradient):
                 self.sliced.update(names)
             if position in given:
-                is_dense = not self.dense.isdisjoint(names) or not _is_in_slices(gradient)
-                used = given[position] / self.replicas.count if is_dense else self._share_of(given[position], gradient)
+                is_whole = not self._whole.isdisjoint(names) or not _is_in_slices(gradient)
+                used = given[position] / self.replicas.count if is_whole else self._share_of(given[position], gradient)
             if names and all(name in self._stopped for name in names):
                 used = None
             # Keras 3's casts by itself, after it has taken out its scale, and others get gradients of their framework.
@@ -416,7 +423,7 @@ class TrainedPort:
         self._framework.update(self._optimizer, pairs, **counted)
 
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
-        """Return a replica's share of a whole gradient, in slices as its own gradient.
+        """Return a replica's share of a whole gradient, in the slices of its own gradient.
 
         Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first.
         """

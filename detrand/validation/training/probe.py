@@ -22,6 +22,7 @@ from detrand._patching.keras import is_instance_of_loaded
 from detrand._patching.optimizers import (
     before_each_step_in_torch,
     epsilon_as_in_tf1,
+    is_tf1_optimizer,
     is_torch_optimizer,
     learning_rate_of,
     set_hyperparameter,
@@ -191,7 +192,7 @@ def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[
     An optimizer of TF1 is not trained with other rates, as they are no attribute of it.
     """
     optimizer = make_port_optimizer(migration)
-    if tf1.beyond is None or is_instance_of_loaded(optimizer, "tensorflow", "compat.v1.train.Optimizer"):
+    if tf1.beyond is None or is_tf1_optimizer(optimizer):
         return None
     train, rates = train_step_of(migration), [float(step[RATE]) for step in tf1.beyond.steps]
     changed = _with_optimizer(train, lambda optimizer: _with_rates(optimizer, rates))
