@@ -34,7 +34,7 @@ THIRDS = ("first", "second", "last")
 
 def pytest_addoption(parser):
     """Add ``--third``."""
-    words = "run every third of the slow cases of each test, from the first, the second or the third one on"
+    words = "run a third of the slow cases of each test"
     parser.addoption("--third", choices=THIRDS, help=words)
 
 

@@ -588,7 +588,7 @@ def _masked(divergence: Divergence) -> Iterator[Cause]:
     elif shares[0] != shares[1]:
         yield of_values("mask of what Softmax takes", *shares, fault=Fault.SOFTMAX_MASK, remedy=remedy)
     else:
-        title = f"the programs mask different elements of what Softmax takes, {shares[0]} each"
+        title = f"the programs mask different elements of what Softmax takes, {tf1.sum():,} of {tf1.size:,} each"
         yield Cause(title, fault=Fault.SOFTMAX_MASK, remedy=remedy)
 
 

@@ -94,9 +94,9 @@ WRITTEN = {"added": added, "multiplied": multiplied, "chosen": chosen}
 TITLES = {
     ("causal", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
     ("none", "causal"): "only the port masks what Softmax takes (20 of 50 elements)",
-    ("causal", "padding"): "the programs mask different elements of what Softmax takes, 20 of 50 elements each",
+    ("causal", "padding"): "the programs mask different elements of what Softmax takes, 20 of 50 each",
     ("causal", "short"): "mask of what Softmax takes differs: 20 of 50 elements (TF1), 10 of 50 elements (port)",
-    ("causal", "reversed"): "the programs mask different elements of what Softmax takes, 20 of 50 elements each",
+    ("causal", "reversed"): "the programs mask different elements of what Softmax takes, 20 of 50 each",
     ("padding", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
 }
 
