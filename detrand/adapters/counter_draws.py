@@ -16,7 +16,7 @@ import numpy as np
 
 from detrand import philox
 from detrand.packages import needed_by
-from detrand.philox.generator import RESERVED
+from detrand.philox.generator import BLOCK, RESERVED, UINT64, Philox, in_blocks
 
 PHILOX_ALGORITHM = 1  # Philox's number among the algorithms of the stateless kernels
 _MAX_INT32 = 2**31 - 1
@@ -39,15 +39,18 @@ def reserved_by_permutation(size: Any) -> Any:
 
 
 def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
-    """Return the order, int32, into which ``tf.random.shuffle`` puts `size` elements, by TensorFlow's kernel."""
-    with needed_by("A shuffle in the scope of a DeterministicRandomTestTool"):
-        import tensorflow as tf
+    """Draw the order, int32, into which ``tf.random.shuffle`` puts `size` elements.
 
-        from detrand._patching.tensorflow import STATELESS_KERNELS
-
-    state = np.array([seed], np.uint64), np.array([counter, op_seed], np.uint64), PHILOX_ALGORITHM
-    with tf.device("/CPU:0"):
-        return STATELESS_KERNELS.stateless_shuffle(np.arange(size, dtype=np.int32), *state).numpy()
+    Each element is swapped with one of those from it on, by a word of 32 bits. Source: TensorFlow's CPU kernel,
+    ``random_shuffle_op.cc``.
+    """
+    swaps = max(size - 1, 0)
+    words = Philox(seed & UINT64, (op_seed & UINT64) << 64 | counter, BLOCK)
+    drawn = in_blocks((swaps,), np.dtype(np.uint32), words.words)
+    order = list(range(size))
+    for first, other in enumerate((drawn % np.arange(size, 1, -1, dtype=np.uint32)).tolist()):
+        order[first], order[first + other] = order[first + other], order[first]
+    return np.array(order, np.int32)
 
 
 def philox_draw(draw: Callable[..., np.ndarray], *args: Any, counter: int, **kwargs: Any) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Modules of PyTorch and Flax in a stream: their dropout draws what ``tf.nn.dropout`` draws.
 
 All layers of PyTorch drop with ``torch.nn.functional.dropout``, except recurrent ones and fused attention, which drops
-with it here. ``torch.rand``, ``torch.randn``, ``torch.normal`` and the like draw as TensorFlow's ops. What is drawn has
-the shape of its inputs, in this order of axes; but where it is known that TF1 draws only for an image with its channels
-last, that is drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` draw by themselves counts draws, too.
+with it here. ``torch.rand``, ``torch.normal``, ``Tensor.normal_`` and the like draw as TensorFlow's ops, and with them
+``torch.distributions``; only the initial values of ``torch.nn`` are PyTorch's own. What is drawn has the shape of its
+inputs, in this order of axes; but where it is known that TF1 draws only for an image with its channels last, that is
+drawn, too. Flax has the layer ``nnx.Dropout``; what ``nnx.Rngs`` draw by themselves counts draws, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from detrand import philox
 from detrand._patching import flax
-from detrand._patching.patches import Patches, Replacements
+from detrand._patching.patches import Make, Patches, Replacements
 from detrand._patching.torch import ATTENTION, COMPILER, DROPOUT
 from detrand.adapters import counter_draws
 from detrand.adapters.keras3_arrays import TorchDraws, next_op, uncompiled
@@ -44,16 +45,16 @@ def _replace(makes_uncompiled: bool, patches: Patches) -> None:
 def _replace_draws(makes_uncompiled: bool, patches: Patches) -> None:
     import torch
 
-    patches.set_all(torch, _draws(makes_uncompiled))
+    patches.set_all(torch, _draws(torch, "torch", makes_uncompiled))
+    patches.set_all(torch.Tensor, _draws(torch.Tensor, "torch.Tensor", makes_uncompiled))
 
 
 @functools.cache
-def _draws(makes_uncompiled: bool) -> dict[str, Any]:
-    """Return the dispatchers of the functions of PyTorch that draw, by name."""
-    import torch
-
+def _draws(owner: Any, label: str, makes_uncompiled: bool) -> dict[str, Any]:
+    """Return the dispatchers of the functions or methods of PyTorch that draw, by name."""
+    makes = {name: _drawing(f"{label}.{name}", draw) for name, draw in _DRAWS[label].items()}
     return {
-        name: (uncompiled(draw) if makes_uncompiled else draw)(getattr(torch, name)) for name, draw in _DRAWS.items()
+        name: (uncompiled(make) if makes_uncompiled else make)(getattr(owner, name)) for name, make in makes.items()
     }
 
 
@@ -83,76 +84,154 @@ def _dropout(
     return input.copy_(dropped) if inplace else dropped
 
 
-def _of_size(op_type: str, label: str) -> Callable[..., Any]:
-    """Return what makes a dispatcher of a function that takes a size, as one argument or as several."""
+Draw = Callable[..., np.ndarray]  # takes a shape, a dtype and the state of an `Op`
 
-    def draw(cursor: Cursor, original: Any, *size: Any, **options: Any) -> Any:
-        if not size and "size" not in options:
-            return original(**options)  # which raises
-        sizes = size or (options.pop("size"),)
-        drawn = _drawn(cursor, op_type, sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes, options)
+
+def _drawing(label: str, draw: Callable[..., Any]) -> Make:
+    """Return what makes a dispatcher of a draw, which returns None where PyTorch draws, and refuses what it refuses."""
+
+    def drawing(cursor: Cursor, original: Any, *args: Any, **options: Any) -> Any:
+        drawn = draw(cursor, *args, **options)
         if drawn is None:
-            drawn = original(*sizes, **options)
+            drawn = original(*args, **options)
             record(label, drawn, depth=4, through=_THROUGH)
         return drawn
 
-    return governed(draw)
+    return governed(drawing)
 
 
-def _of_like(op_type: str, label: str) -> Callable[..., Any]:
-    """Return what makes a dispatcher of a function that takes a tensor, whose shape and dtype it draws."""
-
-    def draw(cursor: Cursor, original: Any, input: Any, **options: Any) -> Any:
-        drawn = _drawn(cursor, op_type, input.shape, {"dtype": input.dtype, "device": input.device, **_given(options)})
-        if drawn is None:
-            drawn = original(input, **options)
-            record(label, drawn, depth=4, through=_THROUGH)
-        return drawn
-
-    return governed(draw)
+_UNIFORM: Draw = functools.partial(counter_draws.philox_draw, philox.uniform)
+_NORMAL: Draw = functools.partial(counter_draws.philox_draw, philox.normal)
 
 
-@governed
-def _normal(cursor: Cursor, original: Any, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
-    """Draw as ``RandomStandardNormal``, times the deviation, plus the mean."""
+def _of_size(op_type: str, draw: Draw, cursor: Cursor, *size: Any, **options: Any) -> Any:
+    """Draw a size, which is given as one argument or as several."""
+    sizes = options.pop("size", None) if not size else size[0] if isinstance(size[0], (tuple, list)) else size
+    return None if sizes is None else _drawn(cursor, op_type, draw, sizes, options)
+
+
+def _of_like(op_type: str, draw: Draw, cursor: Cursor, input: Any = None, **options: Any) -> Any:
+    """Draw the shape and dtype of a tensor."""
+    return None if input is None else _drawn(cursor, op_type, draw, input.shape, _like(input, options))
+
+
+# These draw with the functions above, which the trace of a port knows.
+def _normal(cursor: Cursor, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
+    """Draw as ``torch.randn``, times the deviation, plus the mean."""
     import torch
 
     parameters = [each for each in (mean, std) if isinstance(each, torch.Tensor)]
-    if not parameters and size is None:
-        return original(mean, std, **options)  # which raises
-    shape = size if size is not None else torch.broadcast_shapes(*(each.shape for each in parameters))
-    given = {"dtype": parameters[0].dtype, "device": parameters[0].device} if parameters else {}
-    standard = _drawn(cursor, "RandomStandardNormal", shape, {**given, **_given(options)})
-    if standard is None:
-        drawn = original(mean, std, *(() if size is None else (size,)), **options)
-        record("torch.normal", drawn, depth=4, through=_THROUGH)
-        return drawn
-    return standard * std + mean
+    if options.get("generator") is not None or (not parameters and size is None):
+        return None
+    if size is not None:
+        return torch.randn(size, **options) * std + mean
+    shape = torch.broadcast_shapes(*(each.shape for each in parameters))
+    like = next((each for each in parameters if each.shape == shape), None)
+    return torch.randn_like(parameters[0].new_empty(shape) if like is None else like, **options) * std + mean
+
+
+def _normal_in_place(cursor: Cursor, tensor: Any, mean: Any = 0.0, std: Any = 1.0, **options: Any) -> Any:
+    import torch
+
+    return None if _fills(tensor, options) else tensor.copy_(torch.randn_like(tensor) * std + mean)
+
+
+def _uniform_in_place(cursor: Cursor, tensor: Any, *limits: Any, **options: Any) -> Any:
+    import torch
+
+    given = {"from": 0.0, "to": 1.0} | dict(zip(("from", "to"), limits, strict=False)) | options
+    low, high = given.pop("from"), given.pop("to")
+    if len(limits) > 2 or _fills(tensor, given):
+        return None
+    return tensor.copy_(torch.rand_like(tensor) * (high - low) + low)
+
+
+def _fills(tensor: Any, options: dict[str, Any]) -> bool:
+    """Return whether PyTorch fills a tensor by itself: from a generator, for Keras, or with a layer's initial value."""
+    if _given(options) or not tensor.is_floating_point() or callsite.is_called_by("torch/nn"):
+        return True
+    return callsite.site_of_draw(1, *_THROUGH, "detrand") is None
+
+
+def _bernoulli(cursor: Cursor, input: Any, *p: Any, **options: Any) -> Any:
+    """Draw 1 where what ``torch.rand`` draws is below the probability, as ``tf.distributions.Bernoulli`` does."""
+    import torch
+
+    return None if p or _fills(input, options) else (torch.rand_like(input) < input).to(input.dtype)
+
+
+def _multinomial(cursor: Cursor, input: Any, num_samples: int, replacement: bool = False, **options: Any) -> Any:
+    """Draw categories as ``Multinomial`` does, if each is drawn from all."""
+    if not (replacement or num_samples == 1) or input.dim() not in (1, 2):
+        return None
+    probabilities = np.atleast_2d(input.detach().double().cpu().numpy())
+
+    def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return counter_draws.multinomial(np.log(probabilities), num_samples, **state)
+
+    shape = len(probabilities), num_samples
+    drawn = _drawn(cursor, "Multinomial", draw, shape, {"device": input.device, **_given(options)})
+    return None if drawn is None else drawn.reshape(*input.shape[:-1], num_samples)
+
+
+def _randint(cursor: Cursor, *args: Any, **options: Any) -> Any:
+    """Draw as ``RandomUniformInt`` of the same dtype."""
+    by_name = [name for name in ("low", "high", "size") if name in options]
+    names = ("low", "high", "size") if len(args) + len(by_name) == 3 else ("high", "size")
+    given = {"low": 0, "high": None, "size": None} | dict(zip(names, args, strict=False)) | options
+    low, high, size = (given.pop(name) for name in ("low", "high", "size"))
+    if len(args) > len(names) or size is None or high is None:
+        return None
+
+    def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
+        return counter_draws.integers(shape, low, high, dtype, **state)
+
+    return _drawn(cursor, "RandomUniformInt", draw, size, given)
+
+
+def _randperm(cursor: Cursor, n: Any, **options: Any) -> Any:
+    """Draw the order into which ``RandomShuffle`` puts n elements."""
+
+    def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
+        return counter_draws.permutation(*shape, **state)
+
+    return _drawn(cursor, "RandomShuffle", draw, (n,), options)
+
+
+def _like(tensor: Any, options: dict[str, Any]) -> dict[str, Any]:
+    return {"dtype": tensor.dtype, "device": tensor.device, **_given(options)}
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _drawn(cursor: Cursor, op_type: str, shape: Any, options: dict[str, Any]) -> Any:
+_OF_INTEGERS = ("RandomUniformInt", "Multinomial", "RandomShuffle")
+
+
+def _drawn(cursor: Cursor, op_type: str, draw: Draw, shape: Any, options: dict[str, Any]) -> Any:
     """Return the numbers of an op, or None if PyTorch draws: from a given generator, into a tensor, or for Keras."""
     import torch
 
-    options = _given(options)
-    dtype, device = options.get("dtype", torch.get_default_dtype()), options.get("device", torch.get_default_device())
-    own_way = options.keys() - {"dtype", "layout", "device", "requires_grad", "pin_memory", "memory_format"}
-    if own_way or not dtype.is_floating_point or options.get("layout", torch.strided) is not torch.strided:
+    integers = op_type in _OF_INTEGERS
+    default = torch.int64 if integers else torch.get_default_dtype()
+    given = {"dtype": default, "device": torch.get_default_device(), "layout": torch.strided, **_given(options)}
+    own_way = given.keys() - {"dtype", "layout", "device", "requires_grad", "pin_memory", "memory_format"}
+    dtype, name = given["dtype"], str(given["dtype"]).removeprefix("torch.")
+    if own_way or given["layout"] is not torch.strided:
         return None
-    if callsite.site_of_draw(4, *_THROUGH, "detrand") is None:  # a framework calls, and has seeded PyTorch
+    if not (name in ("int32", "int64") if integers else dtype.is_floating_point):
+        return None
+    if callsite.site_of_draw(1, *_THROUGH, "detrand") is None:  # a framework calls, and has seeded PyTorch
         return None
     TorchDraws().check()
-    name = str(dtype).removeprefix("torch.")
     drawn, is_image = _in_axes_of_tf1(cursor, tuple(map(operator.index, shape)))
     op = next_op(op_type, drawn, name)
-    array = np.asarray(counter_draws.philox_draw(_NUMBERS[op_type], drawn, dtype=name, **op.state))
+    array = np.asarray(draw(drawn, dtype=name, **op.state))
     tensor = torch.from_numpy(array.astype(np.float32) if name == "bfloat16" else array)
-    tensor = (tensor.movedim(-1, 1) if is_image else tensor).to(dtype=dtype, device=device)
-    return tensor.requires_grad_() if options.get("requires_grad") else tensor
+    tensor = (tensor.movedim(-1, 1) if is_image else tensor).to(dtype=dtype, device=given["device"])
+    return tensor.requires_grad_() if given.get("requires_grad") else tensor
 
 
 def _in_axes_of_tf1(cursor: Cursor, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
@@ -162,16 +241,24 @@ def _in_axes_of_tf1(cursor: Cursor, shape: tuple[int, ...]) -> tuple[tuple[int, 
     return in_tf1 if is_image else shape, is_image
 
 
-_NUMBERS: dict[str, Callable[..., np.ndarray]] = {
-    "RandomUniform": philox.uniform,
-    "RandomStandardNormal": philox.normal,
-}
-_DRAWS = {
-    "rand": _of_size("RandomUniform", "torch.rand"),
-    "randn": _of_size("RandomStandardNormal", "torch.randn"),
-    "rand_like": _of_like("RandomUniform", "torch.rand_like"),
-    "randn_like": _of_like("RandomStandardNormal", "torch.randn_like"),
-    "normal": _normal,
+_DRAWS: dict[str, dict[str, Callable[..., Any]]] = {
+    "torch": {
+        "rand": functools.partial(_of_size, "RandomUniform", _UNIFORM),
+        "randn": functools.partial(_of_size, "RandomStandardNormal", _NORMAL),
+        "rand_like": functools.partial(_of_like, "RandomUniform", _UNIFORM),
+        "randn_like": functools.partial(_of_like, "RandomStandardNormal", _NORMAL),
+        "normal": _normal,
+        "bernoulli": _bernoulli,
+        "multinomial": _multinomial,
+        "randint": _randint,
+        "randperm": _randperm,
+    },
+    "torch.Tensor": {
+        "normal_": _normal_in_place,
+        "uniform_": _uniform_in_place,
+        "bernoulli": _bernoulli,
+        "multinomial": _multinomial,
+    },
 }
 
 

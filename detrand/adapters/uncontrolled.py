@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -107,12 +106,8 @@ def record(label: str, drawn: Any = None, depth: int = 3, through: tuple[str, ..
         shape, dtype = static_shape_and_dtype(drawn)
     else:
         shape, dtype = getattr(drawn, "shape", None), str(getattr(drawn, "dtype", ""))
-    initializes = sys._getframe(depth - 1).f_code.co_filename.endswith(_INITIALIZERS_OF_TORCH)
-    phase = "init" if initializes else None
+    phase = "init" if callsite.is_called_by("torch/nn/init.py") else None
     cursor.record_uncontrolled(site, label, None if shape is None else tuple(shape), dtype, phase)
-
-
-_INITIALIZERS_OF_TORCH = os.path.join("torch", "nn", "init.py")
 
 
 @functools.cache

@@ -135,6 +135,14 @@ def site_of_draw(depth: int, *also: str) -> Site | None:
     return user_site(depth) if _is_of_keras_data(filename) else None
 
 
+def is_called_by(package: str) -> bool:
+    """Return whether a package has called detrand, or a folder or file of one, by way of PyTorch's compiler or not."""
+    frame: Any = sys._getframe(1)
+    while is_of_package(frame.f_code.co_filename, "detrand", "torch/_dynamo"):
+        frame = frame.f_back
+    return is_of_package(frame.f_code.co_filename, package)
+
+
 def site_of_op(op: Any) -> Site:
     """Return the line of the program that added an op to a graph; `UNKNOWN` if a framework added it by itself."""
     return site_of_traceback((frame.filename, frame.lineno) for frame in reversed(op.traceback or ()))

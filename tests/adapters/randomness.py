@@ -451,17 +451,17 @@ TABLE = (
         },
     ),
     Row(
-        "random functions of PyTorch in the program's own code: ``torch.randint`` and the like, methods such as "
-        "``uniform_``, ``torch.nn.init``, initial values of ``torch.nn``, ``DataLoader(shuffle=True)``",
+        "random functions of PyTorch in the program's own code that are not in the list of :doc:`torch`, such as "
+        "``torch.poisson`` and ``exponential_``; ``torch.nn.init``, initial values of ``torch.nn``, "
+        "``DataLoader(shuffle=True)``",
         RECORDED,
-        "Nothing for ``dropout`` and ``scaled_dot_product_attention`` of ``torch.nn.functional`` and the layers that "
-        "call them, ``torch.rand``, ``torch.randn``, ``rand_like``, ``randn_like`` and ``torch.normal``, which are "
-        "controlled. Else draw with ``keras.random``, which is controlled on every backend, or "
-        "with :doc:`detrand.philox <philox>`. Draws in a program of ``torch.compile`` and dropout in PyTorch's LSTM "
+        "Draw with one that is in the list, with ``keras.random``, which is controlled on every backend, or with "
+        ":doc:`detrand.philox <philox>`. Draws in a program of ``torch.compile`` and dropout in PyTorch's LSTM "
         "are not seen.",
         {
-            "torch.randint": Recorded(lambda: torch().randint(9, (3,)), ("torch.randint",)),
-            "in place": Recorded(lambda: torch().zeros(3).normal_(), ("torch.Tensor.normal_",)),
+            "torch.poisson": Recorded(lambda: torch().poisson(torch().ones(3)), ("torch.poisson",)),
+            "in place": Recorded(lambda: torch().zeros(3).exponential_(), ("torch.Tensor.exponential_",)),
+            "bernoulli_": Recorded(lambda: torch().zeros(3).bernoulli_(), ("torch.Tensor.bernoulli_",)),
             "nn.Linear": Recorded(lambda: torch().nn.Linear(2, 3, bias=False), ("torch.Tensor.uniform_",)),
             "DataLoader": Recorded(
                 lambda: list(torch().utils.data.DataLoader(torch().arange(4), shuffle=True)), ("torch.randperm",)

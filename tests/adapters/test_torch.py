@@ -11,10 +11,11 @@ import tensorflow as tf
 from detrand import DeterministicRandomTestTool, ScopeError, assert_allclose
 
 torch = pytest.importorskip("torch")
-nn, functional = torch.nn, torch.nn.functional
+nn, functional, distributions = torch.nn, torch.nn.functional, torch.distributions
 v1 = tf.compat.v1
 
 X = np.random.default_rng(0).normal(size=(4, 3, 2, 6)).astype(np.float32)
+SHARES = np.random.default_rng(0).dirichlet(np.ones(5), 4).astype(np.float32)
 
 
 def from_session(mode="num_random_ops", runs=2):
@@ -159,6 +160,46 @@ DRAWS = {
         lambda: torch.normal(torch.ones(1, 3), 2.0 * torch.ones(2, 1)),
     ),
     "normal of a mean": (lambda: tf.random.normal((3,), tf.ones(3)), lambda: torch.normal(torch.ones(3))),
+    "normal_": (lambda: tf.random.normal((2, 3), 1.5, 0.3), lambda: torch.empty(2, 3).normal_(1.5, std=0.3)),
+    "uniform_": (lambda: tf.random.uniform((2, 3), -1.0, 2.0), lambda: torch.empty(2, 3).uniform_(-1, to=2)),
+    "Normal.rsample": (
+        lambda: tf.random.normal((2, 3)) * 0.3 + 1.5,
+        lambda: distributions.Normal(torch.full((2, 3), 1.5), 0.3).rsample(),
+    ),
+    "Normal.sample": (
+        lambda: tf.random.normal((2, 3)) * 0.3 + 1.5,
+        lambda: distributions.Normal(torch.full((2, 3), 1.5), 0.3).sample(),
+    ),
+    "Uniform": (
+        lambda: tf.random.uniform((4,), 1.0, 3.0),
+        lambda: distributions.Uniform(1.0, 3 * torch.ones(4)).rsample(),
+    ),
+    "Bernoulli": (
+        lambda: v1.distributions.Bernoulli(probs=SHARES, dtype=tf.float32).sample(),
+        lambda: distributions.Bernoulli(torch.tensor(SHARES)).sample(),
+    ),
+    "bernoulli of a tensor": (
+        lambda: tf.cast(tf.random.uniform(SHARES.shape) < SHARES, tf.float32),
+        lambda: torch.tensor(SHARES).bernoulli(),
+    ),
+    "Categorical": (
+        lambda: tf.transpose(tf.random.categorical(np.log(SHARES), 6)),
+        lambda: distributions.Categorical(torch.tensor(SHARES)).sample((6,)),
+    ),
+    "Categorical of logits": (
+        lambda: tf.random.categorical(np.log(SHARES), 1)[:, 0],
+        lambda: distributions.Categorical(logits=torch.tensor(np.log(SHARES))).sample(),
+    ),
+    "multinomial of a row with a share of 0": (
+        lambda: tf.random.categorical([[-np.inf, 0.0, 0.0, 1.0]], 9)[0],
+        lambda: torch.tensor([0.0, 1.0, 1.0, np.e]).multinomial(9, replacement=True),
+    ),
+    "randint": (lambda: tf.random.uniform((2, 3), 2, 90, tf.int64), lambda: torch.randint(2, 90, (2, 3))),
+    "randint of int32": (
+        lambda: tf.random.uniform((7,), 0, 9, tf.int32),
+        lambda: torch.randint(high=9, size=(7,), dtype=torch.int32),
+    ),
+    "randperm": (lambda: tf.random.shuffle(tf.range(9, dtype=tf.int64)), lambda: torch.randperm(9)),
 }
 
 
@@ -192,6 +233,12 @@ def test_a_draw_passes_on_its_gradient_and_takes_one():
         lambda **given: torch.randn(3, **given),
         lambda **given: torch.normal(0.0, 1.0, (3,), **given),
         lambda **given: torch.normal(torch.zeros(3), **given),
+        lambda **given: torch.empty(3).normal_(**given),
+        lambda **given: torch.empty(3).uniform_(2, 3, **given),
+        lambda **given: torch.bernoulli(torch.full((9,), 0.5), **given),
+        lambda **given: torch.multinomial(torch.ones(9), 9, True, **given),
+        lambda **given: torch.randint(99, (3,), **given),
+        lambda **given: torch.randperm(9, **given),
     ],
 )
 def test_a_generator_of_the_users_draws_its_own_numbers_which_are_recorded(draw):
@@ -211,12 +258,20 @@ def test_other_dtypes_and_places_are_pytorchs():
         np.testing.assert_array_equal(torch.randn(2, dtype=torch.complex64).numpy(), expected[1].numpy())
         out = torch.empty(2)
         assert torch.rand(2, out=out) is out
+        assert torch.randint(9, (2,), dtype=torch.uint8).dtype == torch.uint8
+        assert sorted(torch.multinomial(torch.ones(9), 9)) == list(range(9))
 
 
 @pytest.mark.parametrize(
     "draw",
-    [lambda: torch.rand(requires_grad=False), lambda: torch.normal(0.0, 1.0), lambda: torch.randn(2.5)],
-    ids=["rand", "normal", "randn"],
+    [
+        lambda: torch.rand(requires_grad=False),
+        lambda: torch.normal(0.0, 1.0),
+        lambda: torch.randn(2.5),
+        lambda: torch.randint(9),
+        lambda: torch.zeros(3).uniform_(0, 1, 2),
+    ],
+    ids=["rand", "normal", "randn", "randint", "uniform_"],
 )
 def test_arguments_that_pytorch_refuses_are_refused(draw):
     with pytest.raises(TypeError):
@@ -265,3 +320,4 @@ def test_initial_values_of_layers_are_recorded_as_such():
         torch.nn.Linear(2, 3)
         torch.empty(3).uniform_()
     assert [op.phase for op in tool.random_ops] == ["init", "init", "compute"]
+    assert [op.op_seed for op in tool.random_ops] == [None, None, 0]

@@ -106,6 +106,19 @@ def _binary(op_type: str, function: Callable[..., Any], *, is_reflected: bool = 
     return steps
 
 
+def _broadcast_tensors(step: Step, *tensors: Any) -> Any:
+    """Broadcast tensors to one shape, as ``torch.distributions`` does with the parameters of a distribution."""
+    shape = torch.broadcast_shapes(*(each.shape for each in tensors))
+    return tuple(
+        each if each.shape == shape else step("BroadcastTo", lambda x: x.expand(shape), each) for each in tensors
+    )
+
+
+def _copy(step: Step, input: Any, src: Any, non_blocking: bool = False) -> Any:
+    """Return what is copied: the tensor that takes it may be empty, with any numbers."""
+    return step("Identity", lambda x: x.expand(input.shape), src)
+
+
 def _mean(step: Step, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return step("Mean", lambda x, axes: torch.mean(x, axes, keepdim), input, _axes(input, dim))
 
@@ -748,6 +761,7 @@ STEPS: Mapping[str, Callable[..., Any]] = {
         if _FUNCTIONS[other]
     },
     **{"mean": _mean, "sum": _sum, "amax": _amax, "softmax": _softmax, "log_softmax": _log_softmax},
+    **{"broadcast_tensors": _broadcast_tensors, "copy": _copy},
     **{"leaky_relu": _leaky_relu, "silu": _silu, "clamp": _clamp, "clip": _clamp, "hardtanh": _hardtanh},
     **{"getitem": _getitem, "where": _where, "clamp_min": _clamp, "clamp_max": _clamp_max, "amin": _amin},
     **{"max": _extreme("Maximum", _amax, _maximum), "min": _extreme("Minimum", _amin, _minimum)},

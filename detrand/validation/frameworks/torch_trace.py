@@ -60,6 +60,7 @@ _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
 _CASTS = {name for name, op_type in TYPES.items() if op_type == "Cast"}
+_EMPTY = {"empty", "empty_like", "new_empty", "empty_strided"}
 _DRAWN = "RandomUniform"
 _TYPES_OF_DRAWS = {
     **dict.fromkeys(("rand", "rand_like"), "RandomUniform"),
@@ -149,7 +150,6 @@ class _Recorder(TorchFunctionMode):
                 changes.set(keras, "dropout", self._keras_dropout_of(keras.dropout))
             for name in _TYPES_OF_DRAWS:
                 changes.set(torch, name, self._draw_of(name, getattr(torch, name)))
-            changes.set(torch, "normal", self._normal_of(torch.normal, torch.randn))
             changes.set(torch.jit.ScriptFunction, "__call__", _of_source)
             with self:
                 yield
@@ -190,16 +190,6 @@ class _Recorder(TorchFunctionMode):
 
         return draw
 
-    def _normal_of(self, original: Callable[..., Any], randn: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
-            shapes = [each.shape for each in (mean, std) if isinstance(each, torch.Tensor)]
-            if self._is_paused or options.keys() - {"dtype", "device", "requires_grad"}:
-                return original(mean, std, *(() if size is None else (size,)), **options)
-            return randn(torch.broadcast_shapes(*shapes) if size is None else size, **options) * std + mean
-
-        return normal
-
     def _dropped(self, inputs: Any, rate: float, dropout: Callable[..., Any]) -> Any:
         """Compute a dropout in steps, with the mask that a dropout of float32 draws."""
         self._is_paused = True
@@ -228,6 +218,8 @@ class _Recorder(TorchFunctionMode):
         name, kwargs = _function_name(func), kwargs or {}
         if self._is_paused:
             return func(*args, **kwargs)
+        if name in _EMPTY:
+            return func(*args, **kwargs).zero_()  # the same numbers in each run
         is_in_place = name.endswith("_") or name == "setitem"
         if not (is_in_place and args and isinstance(args[0], torch.Tensor) and id(args[0]) not in self._names):
             args, kwargs = _mapped(self._wide, args), _mapped(self._wide, kwargs)

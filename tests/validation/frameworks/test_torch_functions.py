@@ -65,6 +65,8 @@ FUNCTIONS = {
     "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
     "power": (lambda x: x**2, ROWS, ["Pow"]),
     "mean": (lambda x: x.mean(1), ROWS, ["Mean"]),
+    "copy": (lambda x: torch.full_like(x, np.nan).copy_(x * 2) + 1, ROWS, ["Mul", "Identity", "AddV2"]),
+    "broadcast": (lambda x: torch.broadcast_tensors(x, x[0])[1], ROWS, ["StridedSlice", "BroadcastTo"]),
     "clamp": (lambda x: x.clamp(-0.5, 0.5), ROWS, ["Minimum", "Maximum"]),
     "softmax": (lambda x: torch.softmax(x, 0), ROWS, ["Transpose", "Softmax", "Transpose"]),
     "leaky ReLU": (lambda x: functional.leaky_relu(x, 0.3), ROWS, ["LeakyRelu"]),
@@ -139,6 +141,14 @@ def test_steps_compute_what_pytorch_computes(name):
     assert found == types
     ((path, output),) = trace.outputs.items()
     np.testing.assert_allclose(trace.values[output].array, port.outputs_as_written()[path], 1e-4, 1e-5)
+
+
+def test_an_empty_tensor_has_the_same_numbers_in_each_run(request):
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
+    torch.use_deterministic_algorithms(True)  # PyTorch then fills it with NaN, in place of any numbers
+    trace = traced(Calls(lambda x: x + torch.empty_like(x)), ROWS).run()
+    (output,) = trace.outputs.values()
+    assert np.isfinite(trace.values[output].array).all()
 
 
 LAYERS = {
