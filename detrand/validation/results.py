@@ -67,6 +67,7 @@ class OwnForm(enum.Enum):
     CLIP_ELEMENTS = enum.auto()  # with TF1's limit
     KEEP_ROWS = enum.auto()  # those without gradients
     TRAIN_ROWS = enum.auto()
+    FREEZE = enum.auto()  # a variable, whose name is given
     EPSILON_OF_ADAM = enum.auto()  # added before the bias of the moments is corrected
     MOMENTUM = enum.auto()  # of moving averages; with TF1's value
     PAD_SAME = enum.auto()

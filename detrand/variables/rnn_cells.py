@@ -1,7 +1,7 @@
 """Name maps for the recurrent cells of TF1, whose weights Keras, PyTorch and Flax have in another form.
 
 `lstm_cell_to_keras`, `gru_cell_to_keras`, `lstm_cell_to_torch` and `lstm_cell_to_flax` return entries for a
-``name_map``, and `recurrent_cells` proposes those for Keras and Flax.
+``name_map``, and `recurrent_cells` proposes them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _GATES_OF_FLAX = (  # of an LSTMCell, in Keras's order
     *("hi.kernel", "hf.kernel", "hg.kernel", "ho.kernel"),
     *("hi.bias", "hf.bias", "hg.bias", "ho.bias"),
 )
+_OF_TORCH = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_IN_TORCH = re.compile(r"(?:(?P<module>.+)\.)?weight_ih(?P<suffix>(?:_l(?P<layer>\d+)(?P<reverse>_reverse)?)?)")
 _OF_LSTM = ("kernel", "bias")
 _OF_GRU = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
 
@@ -67,8 +69,10 @@ def lstm_cell_to_keras(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     return _entries(tf1_prefix, _OF_LSTM, port_prefix, partial(_lstm, forget_bias=forget_bias), code)
 
 
-def lstm_cell_to_torch(tf1_prefix: str, port_prefix: str, forget_bias: float = 1.0, layer: int = 0) -> CellMap:
-    """Return the entries of a ``name_map`` for a ``BasicLSTMCell`` or ``LSTMCell`` of TF1 and a ``torch.nn.LSTM``.
+def lstm_cell_to_torch(
+    tf1_prefix: str, port_prefix: str, forget_bias: float = 1.0, layer: int | None = 0, *, reverse: bool = False
+) -> CellMap:
+    """Return the entries of a ``name_map`` for a ``BasicLSTMCell`` or ``LSTMCell`` of TF1 and an LSTM of PyTorch.
 
     PyTorch has two biases, of which TF1's is the first. The second one must be 0 and must not be trained, as TF1 has
     none: ``lstm.bias_hh_l0.requires_grad_(False)``.
@@ -79,9 +83,10 @@ def lstm_cell_to_torch(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
 
     Args:
       tf1_prefix: the scope of TF1's ``kernel`` and ``bias``.
-      port_prefix: the name of the ``torch.nn.LSTM`` in its module.
+      port_prefix: the name of the ``torch.nn.LSTM`` or ``LSTMCell`` in its module.
       forget_bias: the ``forget_bias`` of the TF1 cell.
-      layer: the number of the cell among the layers of the ``torch.nn.LSTM``.
+      layer: the number of the cell among the layers of the ``torch.nn.LSTM``; None for a ``torch.nn.LSTMCell``.
+      reverse: whether it is the cell of a bidirectional ``torch.nn.LSTM`` that begins at the end.
 
     Returns:
       The entries, to be merged into a dict.
@@ -89,14 +94,17 @@ def lstm_cell_to_torch(tf1_prefix: str, port_prefix: str, forget_bias: float = 1
     Raises:
       ArgumentError: for an argument that cannot be used.
     """
-    names = [f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    code = f"lstm_cell_to_torch({tf1_prefix!r}, {port_prefix!r}, {forget_bias!r}, {layer!r})"
+    suffix = "" if layer is None else f"_l{layer}" + "_reverse" * reverse
+    given = {"forget_bias": (forget_bias, 1.0), "layer": (layer, 0), "reverse": (reverse, False)}
+    others = "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
+    code = f"lstm_cell_to_torch({tf1_prefix!r}, {port_prefix!r}{others})"
 
     def rearranged(kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, ...]:
         *kernels, bias = _lstm(kernel, bias, forget_bias)
         return *(each.T for each in kernels), bias, np.zeros(bias.shape)
 
-    return _entries(tf1_prefix, _OF_LSTM, port_prefix, rearranged, code, [f"{port_prefix}.{name}" for name in names])
+    names = [".".join(filter(None, (port_prefix, f"{name}{suffix}"))) for name in _OF_TORCH]
+    return _entries(tf1_prefix, _OF_LSTM, port_prefix, rearranged, code, names)
 
 
 def lstm_cell_to_flax(
@@ -192,7 +200,7 @@ def _gru(
 def recurrent_cells(
     tf1: Mapping[str, VariableSpec], port: Mapping[str, VariableSpec], forget_biases: Mapping[str, float] | None = None
 ) -> CellMap:
-    """Return the entries for the LSTM and GRU cells of TF1 that have a layer of their sizes in a port to Keras or Flax.
+    """Return the entries for the LSTM and GRU cells of TF1 that have a layer of their sizes in a port.
 
     Of several layers of equal sizes, a cell gets the one with the most similar name, or else the first one. The forget
     bias is known for some cells, by the names of their biases; for others, it is TF1's default.
@@ -206,11 +214,15 @@ def recurrent_cells_in_all_orders(
     """Yield what `recurrent_cells` returns, and then the entries with the layers of equal sizes in other orders."""
     layers: dict[_Sizes, dict[str, Callable[..., CellMap]]] = defaultdict(dict)
     of_gates = _GATES_OF_FLAX[0], _GATES_OF_FLAX[4]
-    for names, entries in ((_OF_KERAS, lstm_cell_to_keras), (_OF_FLAX, partial(lstm_cell_to_flax, optimized=True))):
+    of_optimized = partial(lstm_cell_to_flax, optimized=True)
+    for names, to_port in ((_OF_KERAS, lstm_cell_to_keras), (_OF_FLAX, of_optimized)):
         for prefix, (kernel, recurrent, _) in _scopes(port, names).items():
-            layers[kernel + recurrent][prefix] = entries
+            layers[kernel + recurrent][prefix] = partial(to_port, port_prefix=prefix)
     for prefix, (kernel, recurrent) in _scopes(port, of_gates).items():
-        layers[kernel[0], 4 * kernel[1], recurrent[0], 4 * recurrent[1]][prefix] = lstm_cell_to_flax
+        of_all_gates = kernel[0], 4 * kernel[1], recurrent[0], 4 * recurrent[1]
+        layers[of_all_gates][prefix] = partial(lstm_cell_to_flax, port_prefix=prefix)
+    for prefix, sizes, entries in _lstms_of_torch(port):
+        layers[sizes][prefix] = entries
     dense = _scopes(tf1, _OF_LSTM)  # a dense layer has variables of the same names
     cells: list[tuple[str, _Sizes]] = []
     for scope in sorted(dense, key=lambda scope: not re.search("lstm|cell|rnn", scope.lower())):
@@ -229,8 +241,27 @@ def recurrent_cells_in_all_orders(
                 if f"{scope}/{_OF_GRU[0]}" in tf1:
                     found |= gru_cell_to_keras(scope, prefix)
                 else:
-                    found |= layers[sizes][prefix](scope, prefix, (forget_biases or {}).get(f"{scope}/bias", 1.0))
+                    forget_bias = (forget_biases or {}).get(f"{scope}/bias", 1.0)
+                    found |= layers[sizes][prefix](scope, forget_bias=forget_bias)
         yield found
+
+
+def _lstms_of_torch(port: Mapping[str, VariableSpec]) -> Iterator[tuple[str, _Sizes, Callable[..., CellMap]]]:
+    """Yield the LSTM cells of PyTorch: the start and end of their names, their sizes, and what returns the entries."""
+    for name in port:
+        found = _IN_TORCH.fullmatch(name)
+        if found is None:
+            continue
+        module, layer, suffix = found["module"] or "", found["layer"], found["suffix"]
+        before = name.removesuffix(f"weight_ih{suffix}")
+        specs = [port.get(f"{before}{each}{suffix}") for each in _OF_TORCH]
+        shapes: list[Any] = [spec.shape for spec in specs if spec is not None]
+        if len(shapes) < len(_OF_TORCH) or shapes[0][0] != 4 * shapes[1][1]:
+            continue  # without biases, with a projection, or a GRU
+        (width, inputs), (_, units) = shapes[:2]
+        number = None if layer is None else int(layer)
+        entries = partial(lstm_cell_to_torch, port_prefix=module, layer=number, reverse=bool(found["reverse"]))
+        yield f"{before}{suffix}", (inputs, width, units, width), entries
 
 
 def _scopes(specs: Mapping[str, VariableSpec], names: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -343,7 +343,10 @@ def test_a_step_that_trains_what_is_constant_in_tf1_fails():
     train = train_step(random(4, 2), MEAN_SQUARE, ADAM)
     report = validate(Migration(tf1=tf1, port=port, inputs=random(4, 3), name_map=name_map, train=train))
     assert failed(report) == {"training-steps"}
-    assert "a step changes elements of port/d/bias that come from no TF1 variable" in report.checks[-1].details
+    (finding,) = report.findings
+    assert finding.title == "the port trains port/d/bias, which comes from no TF1 variable"
+    assert finding.remedy == "do not train what the name_map makes constant"
+    assert "test_forms.py:" in finding.port.line
 
 
 @pytest.mark.slow_except("GRUCell")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detrand import ArgumentError, VariableSpec, gru_cell_to_keras, lstm_cell_to_keras
+from detrand import ArgumentError, VariableSpec, gru_cell_to_keras, lstm_cell_to_keras, lstm_cell_to_torch
 from detrand.variables.rnn_cells import recurrent_cells, recurrent_cells_in_all_orders
 
 
@@ -24,6 +24,15 @@ def gru(scope, inputs=3, units=2):
     shapes = {"gates/kernel": (rows, 2 * units), "gates/bias": (2 * units,)}
     shapes |= {"candidate/kernel": (rows, units), "candidate/bias": (units,)}
     return specs(**{f"{scope}/{name}": shape for name, shape in shapes.items()})
+
+
+OF_TORCH = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def of_torch(prefix, suffixes=("_l0",), inputs=3, units=2, gates=4, names=OF_TORCH):
+    width = gates * units
+    shapes = {"weight_ih": (width, inputs), "weight_hh": (width, units), "bias_ih": (width,), "bias_hh": (width,)}
+    return specs(**{f"{prefix}{name}{suffix}": shapes[name] for suffix in suffixes for name in names})
 
 
 def code(found):
@@ -67,6 +76,28 @@ def code(found):
                 "gru_cell_to_keras('rnn/bw/gru_cell', 'bi/backward_gru/gru_cell')",
             ],
         ),
+        (lstm("rnn/cell"), of_torch("x."), ["lstm_cell_to_torch('rnn/cell', 'x')"]),
+        (lstm("rnn/cell"), of_torch(""), ["lstm_cell_to_torch('rnn/cell', '')"]),
+        (lstm("rnn/cell"), of_torch("a.cell.", [""]), ["lstm_cell_to_torch('rnn/cell', 'a.cell', layer=None)"]),
+        (lstm("rnn/cell"), of_torch("x.", gates=3), []),
+        (lstm("rnn/cell"), of_torch("x.", names=("weight_ih", "weight_hh")), []),
+        (gru("rnn/cell"), of_torch("x.", gates=3), []),
+        (
+            lstm("rnn/fw/cell") | lstm("rnn/bw/cell"),
+            of_torch("x.", ["_l0", "_l0_reverse"]),
+            [
+                "lstm_cell_to_torch('rnn/fw/cell', 'x')",
+                "lstm_cell_to_torch('rnn/bw/cell', 'x', reverse=True)",
+            ],
+        ),
+        (
+            lstm("rnn/cell_0/cell", inputs=2) | lstm("rnn/cell_1/cell", inputs=2),
+            of_torch("x.", ["_l0", "_l1"], inputs=2),
+            [
+                "lstm_cell_to_torch('rnn/cell_0/cell', 'x')",
+                "lstm_cell_to_torch('rnn/cell_1/cell', 'x', layer=1)",
+            ],
+        ),
         (specs(**{"kernel": (5, 8), "bias": (8,), "x/kernel": (8,), "x/bias": (8,)}), layer("x"), []),
     ],
 )
@@ -91,7 +122,17 @@ def test_a_forget_bias_that_is_known_is_used():
     np.testing.assert_array_equal(recurrent_kernel[-1], 32 + kernel[0])
 
 
-@pytest.mark.parametrize("function", [lstm_cell_to_keras, gru_cell_to_keras])
+def test_the_second_bias_of_pytorch_is_0():
+    ((entry),) = lstm_cell_to_torch("a", "x", forget_bias=0.5, layer=1, reverse=True).values()
+    assert entry.port_names == tuple(f"x.{name}_l1_reverse" for name in OF_TORCH)
+    of_inputs, recurrent, bias, second = entry.function(np.arange(40.0).reshape(5, 8), np.arange(8.0))
+    np.testing.assert_array_equal(of_inputs[:, 0], [0, 1, 4, 5, 2, 3, 6, 7])
+    np.testing.assert_array_equal(recurrent[:, -1], 32 + of_inputs[:, 0])
+    np.testing.assert_array_equal(bias, [0, 1, 4.5, 5.5, 2, 3, 6, 7])
+    np.testing.assert_array_equal(second, np.zeros(8))
+
+
+@pytest.mark.parametrize("function", [lstm_cell_to_keras, gru_cell_to_keras, lstm_cell_to_torch])
 def test_prefixes_are_checked(function):
     with pytest.raises(ArgumentError, match="tf1_prefix"):
         function(3, "x")

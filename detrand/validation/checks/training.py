@@ -29,7 +29,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.noise.floor import TrainingNoise
 from detrand.validation.programs.outcome import ADDED_LOSS, RunConfig
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Fault, Finding, Found, Place
+from detrand.validation.results import Fault, Finding, Found, OwnForm, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import (
     AVERAGES_BEGIN,
@@ -39,7 +39,7 @@ from detrand.validation.training.compare import (
     with_equal_averages,
 )
 from detrand.validation.training.penalties import with_penalties
-from detrand.validation.training.port import lines_of_optimizer, port_loss_of, train_port
+from detrand.validation.training.port import TrainedConstantsError, lines_of_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import RATE
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
 
@@ -59,7 +59,10 @@ NOT_COMPARED = {
 
 def training_steps(runner: Runner) -> Found:
     """Compare training steps; if they agree, also the optimizers, the losses of other outputs, and other batches."""
-    found = _training_steps(runner)
+    try:
+        found = _training_steps(runner)
+    except TrainedConstantsError as error:
+        return _of_constants(runner, error.names)
     if found.ok and found.compared and runner.migration.strategy is None:
         found = _with_other_outputs(runner, found)
     weak = [each for each in runner.weaknesses if found.ok and found.compared and each.is_of_batch]
@@ -72,6 +75,21 @@ def training_steps(runner: Runner) -> Found:
     if of_probe.ok:
         return replace(found, summary=f"{found.summary}; with a larger batch: {of_probe.summary}")
     return with_reason(of_probe, f"with a larger batch ({weak[0].words})", found)
+
+
+def _of_constants(runner: Runner, names: Sequence[str]) -> Found:
+    """Return what a training shows that changes elements which TF1 does not have."""
+    comes = "which comes" if len(names) == 1 else "which come"
+    cause = Cause(
+        f"the port trains {and_more(names, 2)}, {comes} from no TF1 variable",
+        fault=Fault.TRAINABLE,
+        remedy="do not train what the name_map makes constant",
+        own_form=(OwnForm.FREEZE, ", ".join(names)),
+    )
+    port_names, lines = runner.compared_variables().port_names, runner.lines_of_variables[1]
+    of_first = (lines.get(name, "") for name, others in port_names.items() if names[0] in others.split(", "))
+    finding = finding_of_cause(runner, "training", cause, port=Place(names[0], next(of_first, "")))
+    return Found(False, finding.title, findings=(finding,))
 
 
 def _with_other_outputs(runner: Runner, found: Found) -> Found:

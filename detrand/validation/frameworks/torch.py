@@ -37,6 +37,7 @@ _OWN_FORMS = {
     OwnForm.PIXEL_CENTERS: (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    OwnForm.FREEZE: "call requires_grad_(False) in the port on {tf1}",
     OwnForm.TRAIN_ROWS: "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",
     **{
         form: f"clip them in a function that is passed to optimizer.register_step_pre_hook in the port: {call}"

@@ -52,6 +52,18 @@ from detrand.validation.training.steps import (
 from detrand.variables.sources import named_variables
 
 
+class TrainedConstantsError(ComparisonError):
+    """A step of the port has trained elements that come from no TF1 variable, and are constants of the ``name_map``.
+
+    Attributes:
+      names: the port's names of the variables with such elements.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(f"a step of the port trains elements of {', '.join(names)} that come from no TF1 variable")
+        self.names = names
+
+
 def train_port(
     migration: Migration,
     batches: Sequence[Any],
@@ -321,12 +333,9 @@ class TrainedPort:
                 )
 
     def check_constants(self) -> None:
-        """Raise a `ComparisonError` if a step has changed what is constant in TF1."""
-        for name in self.view().changed_constants():
-            raise ComparisonError(
-                f"a step changes elements of {name} that come from no TF1 variable, where name_map adds constants. TF1 "
-                "does not train them, so the port must not either"
-            )
+        """Raise a `TrainedConstantsError` if a step has changed what is constant in TF1."""
+        if names := self.view().changed_constants():
+            raise TrainedConstantsError(names)
 
     def _step(self, inputs: Any, labels: Any, guide: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Compute a step, update the variables, and return the values of the step before the update.

@@ -127,6 +127,37 @@ class Recurrent(nn.Module):
         return self.logits(self.lstm(x)[0][:, -1])
 
 
+def tagger(ids, training):
+    """Two directions, and an LSTM cell that takes both at each position."""
+    x = tf.nn.embedding_lookup(v1.get_variable("embeddings", [7, 6]), ids)
+    cells = [v1.nn.rnn_cell.LSTMCell(3) for _ in range(2)]
+    both, _ = v1.nn.bidirectional_dynamic_rnn(*cells, x, dtype=tf.float32)
+    cell = v1.nn.rnn_cell.BasicLSTMCell(5, forget_bias=0.0, name="decoder")
+    outputs, _ = v1.nn.static_rnn(cell, tf.unstack(tf.concat(both, -1), axis=1), dtype=tf.float32)
+    return v1.layers.dense(outputs[-1], 4, name="logits")
+
+
+class Tagger(nn.Module):
+    def __init__(self, is_frozen=True):
+        super().__init__()
+        self.embeddings = nn.Embedding(7, 6)
+        self.lstm = nn.LSTM(6, 3, batch_first=True, bidirectional=True)
+        self.cell, self.logits = nn.LSTMCell(6, 5), nn.Linear(5, 4)
+        for bias in (self.lstm.bias_hh_l0, self.lstm.bias_hh_l0_reverse, self.cell.bias_hh) if is_frozen else ():
+            bias.requires_grad_(False)
+
+    def forward(self, ids):
+        state = None
+        for x in self.lstm(self.embeddings(ids))[0].unbind(1):
+            state = self.cell(x, state)
+        return self.logits(state[0])
+
+
+def of_tagger(port=Tagger):
+    inputs = np.random.default_rng(0).integers(0, 7, (5, 4))
+    return replace(trained(momentum), tf1=tagger, port=port, inputs=inputs, expect=["initializers-match"])
+
+
 def named(report, name):
     return next(check for check in report.checks if check.name == name)
 
@@ -161,6 +192,7 @@ SOUND = {
         **{"tf1": recurrent, "port": Recurrent, "inputs": numbers(5, 7, 5), "expect": ["initializers-match"]},
         name_map={**LSTM, "logits/kernel": "logits.weight", "logits/bias": "logits.bias"},
     ),
+    "cells without a name map": of_tagger,
     "images": of_images,
     "other names": lambda: Migration(tf1=features, port=Features, inputs=numbers(6, 5)),
     "own parameter": lambda: Migration(
@@ -215,6 +247,15 @@ def test_moving_variances_of_a_sample_are_compared_in_training():
     )
     report = validate(Migration(tf1=features, port=Features, inputs=numbers(6, 5), train=train))
     assert report.ok, str(report)
+
+
+def test_a_second_bias_that_is_trained_is_one_finding():
+    report = validate(of_tagger(lambda: Tagger(is_frozen=False)), checks=["variables-match", "training-steps"])
+    (finding,) = report.findings
+    names = ["lstm.bias_hh_l0", "lstm.bias_hh_l0_reverse", "cell.bias_hh"]
+    assert finding.title == f"the port trains {names[0]}, {names[1]} and 1 more, which come from no TF1 variable"
+    assert finding.remedy == f"call requires_grad_(False) in the port on {', '.join(names)}"
+    assert finding.port.source == "self.lstm = nn.LSTM(6, 3, batch_first=True, bidirectional=True)"
 
 
 FAULTS = {
