@@ -225,7 +225,8 @@ class _Recorder(TorchFunctionMode):
             args, kwargs = _mapped(self._wide, args), _mapped(self._wide, kwargs)
         tensors = list(_tensors((args, kwargs)))
         name = name.rstrip("_")
-        is_constant = name not in DRAWS and all(self.name_of(each) in self._constants for each in tensors)
+        names = [self.name_of(each) for each in tensors]
+        is_constant = name not in DRAWS and self._constants.issuperset(names)
         call = self._call(name, tensors)
         if name in STEPS and call.key not in self._plan.whole and not is_constant:
             return self._by_steps(call, func, args, kwargs)

@@ -50,6 +50,11 @@ def attention(x):
     return functional.scaled_dot_product_attention(x, x * 2, x + 1)
 
 
+def inverted(x):
+    order = x.argsort(0)
+    return x + torch.empty_like(order).scatter_(0, order, torch.arange(4)[:, None].expand(4, 6))
+
+
 def source(x):
     return torch.tanh(x * 2)
 
@@ -65,6 +70,7 @@ FUNCTIONS = {
     "reflected": (lambda x: 2 - 1 / x, ROWS, ["RealDiv", "Sub"]),
     "power": (lambda x: x**2, ROWS, ["Pow"]),
     "mean": (lambda x: x.mean(1), ROWS, ["Mean"]),
+    "inverse permutation": (inverted, ROWS, ["argsort", "scatter", "AddV2"]),
     "copy": (lambda x: torch.full_like(x, np.nan).copy_(x * 2) + 1, ROWS, ["Mul", "Identity", "AddV2"]),
     "broadcast": (lambda x: torch.broadcast_tensors(x, x[0])[1], ROWS, ["StridedSlice", "BroadcastTo"]),
     "clamp": (lambda x: x.clamp(-0.5, 0.5), ROWS, ["Minimum", "Maximum"]),
