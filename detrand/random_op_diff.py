@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detrand._patching.random_ops import LEFT_TO_CHANCE
-from detrand.arguments import plural, wrong_type
+from detrand.arguments import and_more, plural, wrong_type
 from detrand.errors import ArgumentError
 from detrand.seeding.streams import RandomOp
 
@@ -121,13 +121,15 @@ def describe_uncontrolled(
     tf1: Iterable[RandomOp], port: Iterable[RandomOp], *, tf1_name: str = "TF1", port_name: str = "port"
 ) -> str:
     """Return the random ops of two programs that no scope could control, as text; ``""`` if there are none."""
-    lines = [
-        f"  {name}: {describe_source(op)}, {op.phase}, at {op.caller}"
-        for name, ops in ((tf1_name, tf1), (port_name, port))
-        for op in uncontrolled_in(ops)
-    ]
+    lines, initial = list[str](), list[str]()
+    for name, ops in ((tf1_name, uncontrolled_in(tf1)), (port_name, uncontrolled_in(port))):
+        lines += [f"  {name}: {describe_source(op)}, at {op.caller}" for op in ops if op.phase != "init"]
+        if of_init := [op for op in ops if op.phase == "init"]:
+            types = and_more(dict.fromkeys(op.op_type for op in of_init), 3)
+            initial.append(f"  {name}: initial values, by {types}, first at {of_init[0].caller}")
     more = [f"  ... and {plural(len(lines) - _SOURCES, 'more line')}"] if len(lines) > _SOURCES else []
-    return "\n".join(["random numbers that no scope controls:", *lines[:_SOURCES], *more]) if lines else ""
+    found = [*lines[:_SOURCES], *more, *initial]
+    return "\n".join(["random numbers that no scope controls:", *found]) if found else ""
 
 
 def describe_source(op: RandomOp) -> str:

@@ -254,9 +254,9 @@ def test_a_source_of_one_program_is_a_difference_and_each_line_of_code_is_listed
     tf1 += tf1[1:]
     assert diff_random_ops(tf1, with_sources("port.py", NOISE), tf1_name="TF1", port_name="port") == (
         "random numbers that no scope controls:\n"
-        "  TF1: np.random.normal (3,) float64, compute, at tf1.py:11\n"
-        "  TF1: random.choice, init, at tf1.py:12\n"
-        "  port: np.random.normal (3,) float64, compute, at port.py:11"
+        "  TF1: np.random.normal (3,) float64, at tf1.py:11\n"
+        "  port: np.random.normal (3,) float64, at port.py:11\n"
+        "  TF1: initial values, by random.choice, first at tf1.py:12"
     )
 
 
@@ -266,8 +266,8 @@ def test_a_source_of_both_programs_is_no_difference_and_shifts_nothing():
     assert text.startswith("TF1 has a random op that port lacks: RandomStandardNormal (7, 5) float32 ")
     assert text.endswith(
         "\n\nrandom numbers that no scope controls:\n"
-        "  TF1: np.random.normal (3,) float64, compute, at tf1.py:11\n"
-        "  port: np.random.normal (3,) float64, compute, at port.py:11"
+        "  TF1: np.random.normal (3,) float64, at tf1.py:11\n"
+        "  port: np.random.normal (3,) float64, at port.py:11"
     )
 
 

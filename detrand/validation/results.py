@@ -71,6 +71,7 @@ class OwnForm(enum.Enum):
     EPSILON_OF_ADAM = enum.auto()  # added before the bias of the moments is corrected
     MOMENTUM = enum.auto()  # of moving averages; with TF1's value
     PAD_SAME = enum.auto()
+    CROP_SAME = enum.auto()  # what a transposed convolution returns
     PIXEL_CENTERS = enum.auto()  # of a resize
     FLATTEN_AXES = enum.auto()  # in TF1's order, which is known
     UNFLATTEN_AXES = enum.auto()

@@ -159,8 +159,8 @@ def test_failing_checks_name_what_no_scope_controls():
     check = next(check for check in report.checks if check.name == "random-inference")
     assert re.search(
         r"\n\nrandom numbers that no scope controls:\n"
-        r"  TF1: np.random.normal \(4, 5\) float64, compute, at .*test_validate.py:\d+\n"
-        r"  the port: np.random.normal \(4, 5\) float64, compute, at .*test_validate.py:\d+$",
+        r"  TF1: np.random.normal \(4, 5\) float64, at .*test_validate.py:\d+\n"
+        r"  the port: np.random.normal \(4, 5\) float64, at .*test_validate.py:\d+$",
         check.details,
     )
 

@@ -238,7 +238,11 @@ def _attributes(divergence: Divergence) -> Iterator[Cause]:
             tf1, port = values
             is_mode = name == "attribute is_training"
             fault = _mode_of(port_trains=port == "True") if is_mode else Fault.VALUE
-            cause = _of_padding(tf1, port) if name == _PADDING else of_values(words, tf1, port, fault=fault)
+            cause = (
+                _of_padding(tf1, port, divergence.types[0])
+                if name == _PADDING
+                else of_values(words, tf1, port, fault=fault)
+            )
             is_of_centers = name == "attribute half_pixel_centers"
             yield cause._replace(own_form=(OwnForm.PIXEL_CENTERS, tf1)) if is_of_centers else cause
 
@@ -286,8 +290,9 @@ def add_or_remove(who: str) -> str:
     return "add this to the port" if who == "TF1" else "remove this from the port"
 
 
-def _of_padding(tf1: str, port: str) -> Cause:
-    own_form = (OwnForm.PAD_SAME, tf1) if tf1 == "SAME" else None
+def _of_padding(tf1: str, port: str, op_type: str) -> Cause:
+    form = OwnForm.CROP_SAME if "Backprop" in op_type else OwnForm.PAD_SAME
+    own_form = (form, tf1) if tf1 == "SAME" else None
     return of_values(_ATTRIBUTES[_PADDING], tf1, port)._replace(own_form=own_form)
 
 
@@ -712,7 +717,7 @@ def _windows(divergence: Divergence) -> Iterator[Cause]:
     ]
     if words[0] != words[1]:
         steps = [_steps_before(op) for op in divergence.regions[0] if kind(op) == "Pad"]
-        cause = _of_padding(*words)
+        cause = _of_padding(words[0], words[1], divergence.types[0])
         causal = f'pad with {steps[0]} steps before the first one, as padding="causal" does' if any(steps) else ""
         yield cause._replace(remedy=causal or cause.remedy)
 

@@ -29,6 +29,10 @@ _OWN_FORMS = {
         "pad with torch.nn.functional.pad as TF1's SAME does, where the end of an axis may get one more than its "
         "start, and pass padding=0"
     ),
+    OwnForm.CROP_SAME: (
+        "pass padding=0, and crop what the layer returns as TF1's SAME does: (kernel_size - stride) // 2 from the "
+        "start of each axis, and what is left of kernel_size - stride from its end"
+    ),
     OwnForm.FLATTEN_AXES: (
         "permute the image to channels last before it is flattened, or rearrange the kernel after it: "
         "dense_to_torch(name, flattened=shape)"

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from detrand._patching import keras3_random
 from detrand._patching.torch import source_of, version_of
 from detrand.changes import Changes
+from detrand.comparison.structures import flatten
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, Call, running_calls, site_of_calls
 from detrand.validation.frameworks.torch_functions import (
@@ -508,7 +509,8 @@ class TorchTrace(RecordedPort):
                 tensor.data = tensor.data.double() if tensor.is_floating_point() else tensor.data
             batch = _mapped(lambda each: each.double() if each.is_floating_point() else each, tuple(batch))
             recorder.drawn = drawn
-            for number, tensor in enumerate(_tensors(batch)):
+            given = (each for each in flatten(batch) if isinstance(each, torch.Tensor))  # a dict by its keys, as in TF1
+            for number, tensor in enumerate(given):
                 recorder.give(tensor, f"input_{number}" if number else "input", INPUT)
             for path, (_, tensor) in self._variables.items():
                 recorder.give(tensor, path, READ)

@@ -83,7 +83,7 @@ class Outcome:
       lines: the lines that make TF1's variables, by name, and the first `ADDED_LOSS`, where they are known.
       lines_of_penalties: the lines that penalize TF1's variables in its regularization losses, by name.
       draws_numpy: whether the program drew from NumPy's global generator.
-      unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
+      unordered: sentences about the variables that the TF1 graph updates and reads in no defined order.
       whole_batch: why the TF1 program ran on the whole batch, although the migration has a strategy; empty if it ran in
         towers, or there is no strategy.
       activations: what the run of the TF1 program shows of its activations, with distinct weights.

@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from detrand.arguments import and_more
 from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
-from detrand.seeding.callsite import site_of_op
+from detrand.seeding.callsite import Site, site_of_op
 
 _REFERENCES = ("VariableV2", "Variable")
 _VARIABLES = ("VarHandleOp", *_REFERENCES)
@@ -30,7 +31,7 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
     No session may have run the graph yet.
 
     Returns:
-      A sentence for each variable that the graph updates and reads in no defined order.
+      A sentence for each pair of lines that update and read variables in no defined order.
     """
     from detrand._patching.graphs import add_control_input
 
@@ -44,20 +45,23 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
     uses = {name: of for name, of in uses.items() if len(of) > 1 and not updating.isdisjoint(of)}
     bits = {op: 1 << position for position, op in enumerate(dict.fromkeys(op for of in uses.values() for op in of))}
     reached: dict[tf.Operation, int] = {}
-    found: dict[str, str] = {}
+    places: dict[str, tuple[Site, Site]] = {}
     for op in in_order if uses else ():
         for name, earlier in _earlier_uses(op, uses):
             is_ordered = _reached(op, bits, reached) & bits[earlier]
             if not is_ordered and not updating.isdisjoint((op, earlier)):
                 add_control_input(op, earlier)
                 update, other = (op, earlier) if op in updating else (earlier, op)
-                found.setdefault(
-                    name,
-                    f"TF1 updates {name} at {site_of_op(update)} and uses it at {site_of_op(other)} in no defined "
-                    "order, so a session may take either value; compared in the order of the program's text",
-                )
+                places.setdefault(name, (site_of_op(update), site_of_op(other)))
         reached[op] = _reached(op, bits, reached) | bits.get(op, 0)
-    return tuple(found.values())
+    names: dict[tuple[Site, Site], list[str]] = defaultdict(list)
+    for name, pair in places.items():
+        names[pair].append(name)
+    return tuple(
+        f"TF1 updates {and_more(of_pair, 2)} at {update} and uses {'it' if len(of_pair) == 1 else 'them'} at {use} in "
+        "no defined order, so a session may take either value; compared in the order of the program's text"
+        for (update, use), of_pair in names.items()
+    )
 
 
 def updated_by(graph: tf.Graph, run: Iterable[Any]) -> set[str]:

@@ -42,7 +42,7 @@ class Training:
       gradient_noise: how far each element of TF1's gradients moves in each step when TF1 is rounded as the port is;
         only for ports in half precision.
       replicas: the number of replicas that the port ran on.
-      unordered: a sentence for each variable that the TF1 graph updates and reads in no defined order.
+      unordered: sentences about the variables that the TF1 graph updates and reads in no defined order.
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       sliced: the variables whose gradients come in slices; of TF1, if its inputs choose the rows.

@@ -252,6 +252,16 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             None,
         ),
         (
+            tuple(
+                op(name, "Conv2DBackpropInput", "x", "k", "s", **padding)
+                for name, padding in zip("ab", PADDED, strict=True)
+            ),
+            {"attribute": "attribute padding"},
+            "padding differs: SAME (TF1), VALID (port)",
+            "use SAME in the port",
+            (OwnForm.CROP_SAME, "SAME"),
+        ),
+        (
             tuple(op(name, "ResizeBilinear", "x", "s", **centers) for name, centers in zip("ab", CENTERS, strict=True)),
             {"attribute": "attribute half_pixel_centers"},
             "pixel centers in a resize differs: False (TF1), True (port)",

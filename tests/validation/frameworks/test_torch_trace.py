@@ -493,6 +493,23 @@ def test_a_fault_has_its_line_in_one_of_its_findings(network, fault, title):
     assert any(line_of(NETWORKS[network].port, fault) in finding.port.line for finding in report.findings), str(report)
 
 
+def test_inputs_in_a_dict_are_those_of_the_same_keys():
+    def clicks(features, training):
+        return v1.layers.dense(tf.stack([tf.math.log1p(features["clicks"]), features["age"]], 1), 3)
+
+    class Clicks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(2, 3)
+
+        def forward(self, features):
+            return self.dense(torch.stack([torch.log(features["clicks"]), features["age"]], 1))
+
+    inputs = {"clicks": numbers(5) ** 2, "age": numbers(5)}  # not in the order of the keys
+    (finding,) = validate(Migration(tf1=clicks, port=Clicks, inputs=inputs), checks=CHECKS).findings
+    assert finding.title == "what is computed differs: Log1p (TF1), Log (port)"
+
+
 SAMPLES = {
     "randn_like": lambda mean, deviation: mean + deviation * torch.randn_like(mean),
     "randn": lambda mean, deviation: mean + deviation * torch.randn(mean.shape),

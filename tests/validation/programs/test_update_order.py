@@ -133,3 +133,13 @@ def test_a_branch_that_updates_runs_after_what_is_read_before_it(is_v2):
             assert not is_v2 or values == [0.0, 1.0, 1.0]
     finally:
         (enable if was_v2 else disable)()
+
+
+def test_variables_of_the_same_lines_have_one_sentence():
+    with tf.Graph().as_default() as graph:
+        variables = [v1.get_variable(name, initializer=1.0) for name in "abc"]
+        updates = [each.assign(2.0) for each in variables]
+        reads = [each.read_value() for each in variables]
+        (sentence,) = order_updates(graph, [*updates, *reads])
+    assert sentence.startswith("TF1 updates a, b and 1 more at ")
+    assert " and uses them at " in sentence
