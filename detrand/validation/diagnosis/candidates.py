@@ -39,10 +39,10 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     for op in port.diverged:
         for tensor in op.inputs:
             takes[port.origin(tensor)].append(op)
-    if tf1_op is not None:  # TF1 computes more before several ops
+    if tf1_op is not None:  # TF1 computes more before all ops that take a tensor
         for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
             kinds = sorted(_computes(port, op) for op in takes[tensor])
-            if len(kinds) == len(edges_of(tensor)) > 1:
+            if kinds and len(kinds) == len(edges_of(tensor)):
                 last = _last_before(tf1, tf1_op, kinds) or (tf1_op if len(_takers(tf1, tf1_op)) > 1 else None)
                 yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
     anchored = [
@@ -330,7 +330,7 @@ def _last_before(program: Program, op: TracedOp, kinds: Sequence[str]) -> Traced
     """Return the op, from one op on and along a chain, that ops of these kinds take something from; None for none."""
     for _ in range(_MOST_STEPS):
         takers = _takers(program, op)
-        if sorted(_computes(program, taker) for taker in takers) == kinds:
+        if {_computes(program, taker) for taker in takers} == set(kinds):  # one product may be of several kernels
             return op
         if len(takers) != 1:
             return None

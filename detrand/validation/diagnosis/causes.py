@@ -999,6 +999,8 @@ def factor_between(tf1_value: Value, port_value: Value) -> float | None:
     tf1, port = tf1_value.paired_with(port_value)
     if tf1.dtype.kind != "f" or not np.array_equal(tf1 == 0, port == 0):
         return None
+    if not (np.isfinite(tf1).all() and np.isfinite(port).all()):  # a mask may be -inf
+        return None
     ratios = (port[tf1 != 0] / tf1[tf1 != 0]).astype(np.float64)
     return float(np.median(ratios)) if ratios.size > 1 and np.ptp(ratios) <= CLOSE * abs(np.median(ratios)) else None
 

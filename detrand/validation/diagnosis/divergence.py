@@ -35,11 +35,12 @@ def confirmation(given: str, *, rest_agrees: bool) -> str:
 class Masking(NamedTuple):
     """How a program masks what Softmax takes: the op that makes the mask, and which elements are 0 after Softmax.
 
-    Without a mask, the op is the one that computes what Softmax takes.
+    Without a mask, the op is the one that computes what Softmax takes. ``softmax`` is the name of the Softmax.
     """
 
     op: TracedOp
     elements: np.ndarray
+    softmax: str
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
     """Return divergences, those of one fault joined.
 
     Two divergences are one fault if the port computes something in a different place or order than TF1, if two tensors
-    are swapped, or if the same ops of one program make both.
+    are swapped, if the same ops of one program make both, or if both are parts of one mask.
     """
     found: list[Divergence] = []
     for each in divergences:
@@ -194,7 +195,7 @@ def one_for_each_fault(divergences: Sequence[Divergence]) -> list[Divergence]:
                 joined = replace(other, is_swap=True)
             if joined is None and _has_order_of(other, each):
                 joined = replace(other, count=other.count + each.count)
-            if joined is None and _is_again(other, each):
+            if joined is None and (_is_again(other, each) or _is_of_mask(other, each)):
                 joined = other
             if joined is not None:
                 found[number] = replace(joined, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
@@ -292,6 +293,12 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
     return bool(tf1 | port) and tf1 <= tf1_before and port <= port_before
+
+
+def _is_of_mask(first: Divergence, second: Divergence) -> bool:
+    """Return whether a divergence is at the Softmax whose mask an earlier one compares as a whole."""
+    softmaxes = {each.softmax for each in first.masking or ()}
+    return any(op is not None and op.name in softmaxes for op in (second.tf1, second.port))
 
 
 def _has_order_of(first: Divergence, second: Divergence) -> bool:

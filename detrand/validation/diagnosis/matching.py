@@ -247,7 +247,7 @@ class Program:
             return None
         needed = self._upstream(*softmax.sources)
         differing = (op for op in region if op.name in needed)  # the first of them makes the mask
-        return Masking(next(differing, None) or _computing_operand(self.trace, softmax), zeros)
+        return Masking(next(differing, None) or _computing_operand(self.trace, softmax), zeros, softmax.name)
 
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.

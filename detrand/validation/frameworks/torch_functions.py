@@ -638,8 +638,11 @@ def _multi_head_attention(
     is_causal: bool = False,
     **rest: Any,
 ) -> Any:
-    """Compute self-attention or cross-attention of one width on inputs of the shape (time, batch, features)."""
-    if (training and dropout_p) or use_separate_proj_weight or query.dim() != 3 or is_causal:
+    """Compute self-attention or cross-attention of one width on inputs of the shape (time, batch, features).
+
+    ``is_causal`` says of ``attn_mask`` that it is causal.
+    """
+    if use_separate_proj_weight or query.dim() != 3:
         raise NoStepsError
     time, batch, width = query.shape
 
@@ -663,6 +666,12 @@ def _multi_head_attention(
     if key_padding_mask is not None:
         scores = step("AddV2", lambda x, mask: x + mask[:, None, None], scores, key_padding_mask)
     shares = step("Softmax", lambda x: torch.softmax(x, -1), scores)
+    if training and dropout_p:  # of the heads in the batch if the shares are returned
+        if need_weights:
+            shares = step("Reshape", lambda x: x.flatten(0, 1), shares)
+        shares = torch.nn.functional.dropout(shares, dropout_p)
+        if need_weights:
+            shares = step("Reshape", lambda x: x.unflatten(0, (batch, num_heads)), shares)
     context = step("BatchMatMulV2", torch.matmul, shares, values)
     joined = step("Transpose", lambda x: x.permute(2, 0, 1, 3), context)
     joined = step("Reshape", lambda x: x.reshape(time, batch, width), joined)

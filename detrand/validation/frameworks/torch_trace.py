@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from detrand._patching import keras3_random
 from detrand._patching.torch import source_of, version_of
-from detrand.changes import Changes
+from detrand.changes import Changes, attribute_set
 from detrand.comparison.structures import flatten
 from detrand.comparison.values import leaves_by_path
 from detrand.seeding.callsite import UNKNOWN, Call, running_calls, site_of_calls
@@ -46,6 +46,7 @@ from detrand.validation.frameworks.traces import (
     NOTHING,
     READ,
     Edge,
+    NoStepsError,
     RecordedPort,
     Substitution,
     Trace,
@@ -61,6 +62,7 @@ _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES = (torch.float16, torch.bfloat16)
 _CLOSE = 1e-6  # relative tolerance for steps in place of a function; numbers are rounded to float32 in them
 _CASTS = {name for name, op_type in TYPES.items() if op_type == "Cast"}
+_ATTENTION, _DROPOUT_OF_ATTENTION = "multi_head_attention_forward", 10  # the position of the argument
 _EMPTY = {"empty", "empty_like", "new_empty", "empty_strided"}
 _DRAWN = "RandomUniform"
 _TYPES_OF_DRAWS = {
@@ -219,6 +221,8 @@ class _Recorder(TorchFunctionMode):
         name, kwargs = _function_name(func), kwargs or {}
         if self._is_paused:
             return func(*args, **kwargs)
+        if name == _ATTENTION and kwargs["training"] and args[_DROPOUT_OF_ATTENTION]:
+            return self._dropping_attention(func, args, kwargs)
         if name in _EMPTY:
             return func(*args, **kwargs).zero_()  # the same numbers in each run
         is_in_place = name.endswith("_") or name == "setitem"
@@ -271,6 +275,19 @@ class _Recorder(TorchFunctionMode):
         for each in changed:  # moving averages
             self._noted(call._replace(key=self._named(f"{key}/update")), None, [each])
         return found
+
+    def _dropping_attention(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute attention that drops shares in steps, or else trace the function: its dropout is an op of its own.
+
+        It would draw another mask if it was computed once more, to be compared with the steps.
+        """
+        wide = _mapped(self._wide, args), _mapped(self._wide, kwargs)
+        call = self._call(_ATTENTION, list(_tensors(wide)))
+        try:
+            return STEPS[_ATTENTION](partial(self._step, call), *wide[0], **wide[1])
+        except NoStepsError:
+            with attribute_set(torch.nn.functional, "has_torch_function", lambda *_: False), self:
+                return func(*args, **kwargs)
 
     def _written_to(self, tensor: Any, found: Any) -> Any:
         """Write what steps have computed to the tensor that a function changes, and return it."""
