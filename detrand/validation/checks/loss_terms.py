@@ -171,7 +171,7 @@ def differences_of_terms(tf1: Loss, port: Loss, others: tuple[Loss, Loss] | None
     The losses of other outputs show whether a term is always the same multiple of TF1's.
     """
     differing = _without_equal(tf1.terms, port.terms)
-    in_one = list(map(_with_penalties_in_one, differing))
+    in_one = [_with_penalties_in_one(*each) for each in zip(differing, (tf1.terms, port.terms), strict=True)]
     left, right = _without_equal(*in_one)
     if not left or not right or (len(left) == len(tf1.terms) and len(right) == len(port.terms)):
         return []
@@ -275,12 +275,14 @@ def _without_equal(tf1: Sequence[Term], port: Sequence[Term]) -> tuple[list[Term
     return left, right
 
 
-def _with_penalties_in_one(terms: Sequence[Term]) -> list[Term]:
+def _with_penalties_in_one(terms: Sequence[Term], all_terms: Sequence[Term]) -> list[Term]:
     """Return terms with those of variables only, which one program may add up before they are known, as one."""
     penalties = [term for term in terms if not term.is_of_inputs]
     if len(penalties) < 2:
         return list(terms)
-    whole = Term(penalties[0].tensor, sum(term.value for term in penalties), _common([], penalties))
+    others = [term for term in all_terms if term not in penalties]
+    way = _common(others, penalties) or penalties[0].way  # if they are added to the others one by one
+    whole = Term(penalties[0].tensor, sum(term.value for term in penalties), way)
     return [*(term for term in terms if term.is_of_inputs), whole]
 
 

@@ -39,10 +39,11 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     for op in port.diverged:
         for tensor in op.inputs:
             takes[port.origin(tensor)].append(op)
-    if tf1_op is not None:  # TF1 computes more before all ops that take a tensor
+    if tf1_op is not None:  # TF1 computes more before several ops, or before one whose other input says nothing
         for tensor in (each for name in tf1_op.inputs for each in tf1.matched.get(name, ())):
             kinds = sorted(_computes(port, op) for op in takes[tensor])
-            if kinds and len(kinds) == len(edges_of(tensor)):
+            is_unanchored = kinds and (len(kinds) > 1 or kind(takes[tensor][0]) in MOVES | _OF_TWO)
+            if is_unanchored and len(kinds) == len(edges_of(tensor)):
                 last = _last_before(tf1, tf1_op, kinds) or (tf1_op if len(_takers(tf1, tf1_op)) > 1 else None)
                 yield from ((name, tensor, None) for name in tf1.trace.values_of(last)[:1])
     anchored = [

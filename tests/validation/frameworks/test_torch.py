@@ -258,6 +258,34 @@ def test_a_second_bias_that_is_trained_is_one_finding():
     assert finding.port.source == "self.lstm = nn.LSTM(6, 3, batch_first=True, bidirectional=True)"
 
 
+@pytest.mark.parametrize("factor", [0.005, 0.01])
+def test_penalties_that_the_port_adds_one_by_one_are_one_term(factor):
+    modules = []
+
+    def tf1(x, training):
+        def penalty(weights):
+            return 0.01 * tf.nn.l2_loss(weights)
+
+        hidden = v1.layers.dense(x, 4, tf.nn.elu, kernel_regularizer=penalty, name="hidden")
+        return v1.layers.dense(hidden, 4, kernel_regularizer=penalty, name="logits")
+
+    def port():
+        modules[:] = [nn.Sequential(nn.Linear(5, 4), nn.ELU(), nn.Linear(4, 4))]
+        return modules[0]
+
+    def port_loss(labels, outputs):
+        loss = functional.cross_entropy(outputs, labels)
+        for name, parameter in modules[0].named_parameters():
+            if name.endswith("weight"):
+                loss = loss + factor * parameter.pow(2).sum()
+        return loss
+
+    migration = replace(trained(momentum, port_loss=port_loss), tf1=tf1, port=port, inputs=numbers(5, 5))
+    report = validate(migration, checks=["training-steps"])
+    expected = [] if factor == 0.005 else ["loss: the weight of a term differs: the port's term is 2 times TF1's"]
+    assert titles(report) == expected, str(report)
+
+
 FAULTS = {
     "epsilon": (lambda: Images(eps=1e-5), ["epsilon differs in norm: 0.001 (TF1), 1e-05 (port)"]),
     "momentum": (lambda: Images(momentum=0.1), ["momentum differs: 0.99 (TF1), 0.9 (port)"]),
