@@ -47,6 +47,7 @@ from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
+_NEARLY = 1e-5  # relative to the greatest element: how far rounding to float32 moves what a few ops compute
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
@@ -192,6 +193,7 @@ class _Search:
         if masking:
             self._known, self._audited = known, [trial for trial in audited if id(trial) not in map(id, masking)]
             found = self._around(masking, found)
+        found = self._without_rounding(found)
         for trial, _ in found:
             if trial is not None and trial.words and not trial.is_swap:  # which is found again
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
@@ -243,6 +245,30 @@ class _Search:
             if trial is not None
         ]
         return [*before, *last]
+
+    def _without_rounding(self, found: list[_Found]) -> list[_Found]:
+        """Return divergences without those of a constant that is rounded differently, if there are others.
+
+        It may be a table that the port computes in float32, such as the positions of a transformer.
+        """
+        kept = [(trial, each) for trial, each in found if trial is None or not self._is_rounding(trial)]
+        if not kept or len(kept) == len(found):
+            return found
+        trial, last = kept[-1]
+        end = found[-1][1]
+        return [*kept[:-1], (trial, replace(last, confirmed=end.confirmed, rest_agrees=end.rest_agrees))]
+
+    def _is_rounding(self, trial: Trial) -> bool:
+        """Return whether TF1's numbers, which a trial gives to the port, are nearly the constant that the port has."""
+        if trial.suspects is not None:
+            tf1_op, port_op, name = trial.suspects
+            array, constant = tf1_op.constants.get(name), port_op.constants.get(name)
+        else:
+            value, constant = self._tf1.values.get(trial.ends[0] or ""), self._port.constant(trial.ends[1] or "")
+            array = None if value is None else value.array
+        if array is None or constant is None or constant.shape != array.shape[max(array.ndim - constant.ndim, 0) :]:
+            return False
+        return np.allclose(array, constant, rtol=0, atol=_NEARLY * np.abs(array).max(initial=0))
 
     def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
         """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""

@@ -510,6 +510,28 @@ def test_inputs_in_a_dict_are_those_of_the_same_keys():
     assert finding.title == "what is computed differs: Log1p (TF1), Log (port)"
 
 
+@pytest.mark.parametrize("fault", ["before the table", "after the table"])
+def test_a_table_that_is_rounded_differently_is_no_finding_beside_a_fault(fault):
+    positions, is_before = numbers(5, 4), fault.startswith("before")
+
+    def program(x, training):
+        x = x * 4.0 if is_before else x
+        return v1.layers.dense(x + tf.tile(positions[None], [3, 1, 1]), 2)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(4, 2)
+
+        def forward(self, x):
+            logits = self.dense(x + torch.tensor(positions * (1 + 2e-6)))
+            return logits if is_before else torch.tanh(logits)
+
+    report = validate(Migration(tf1=program, port=Network, inputs=numbers(3, 5, 4)), checks=CHECKS)
+    expected = "only TF1 multiplies by 4.0" if is_before else "TF1 has no activation where the port has Tanh"
+    assert [finding.title for finding in report.findings] == [expected]
+
+
 SAMPLES = {
     "randn_like": lambda mean, deviation: mean + deviation * torch.randn_like(mean),
     "randn": lambda mean, deviation: mean + deviation * torch.randn(mean.shape),
