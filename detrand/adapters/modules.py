@@ -88,7 +88,7 @@ Draw = Callable[..., np.ndarray]  # takes a shape, a dtype and the state of an `
 
 
 def _drawing(label: str, draw: Callable[..., Any]) -> Make:
-    """Return what makes a dispatcher of a draw, which returns None where PyTorch draws, and refuses what it refuses."""
+    """Return what makes a dispatcher of a draw, which returns None where PyTorch draws or refuses the arguments."""
 
     def drawing(cursor: Cursor, original: Any, *args: Any, **options: Any) -> Any:
         drawn = draw(cursor, *args, **options)
@@ -133,7 +133,7 @@ def _normal(cursor: Cursor, mean: Any = 0.0, std: Any = 1.0, size: Any = None, *
 def _normal_in_place(cursor: Cursor, tensor: Any, mean: Any = 0.0, std: Any = 1.0, **options: Any) -> Any:
     import torch
 
-    return None if _fills(tensor, options) else tensor.copy_(torch.randn_like(tensor) * std + mean)
+    return None if _fills(cursor, tensor, options) else tensor.copy_(torch.randn_like(tensor) * std + mean)
 
 
 def _uniform_in_place(cursor: Cursor, tensor: Any, *limits: Any, **options: Any) -> Any:
@@ -141,14 +141,19 @@ def _uniform_in_place(cursor: Cursor, tensor: Any, *limits: Any, **options: Any)
 
     given = {"from": 0.0, "to": 1.0} | dict(zip(("from", "to"), limits, strict=False)) | options
     low, high = given.pop("from"), given.pop("to")
-    if len(limits) > 2 or _fills(tensor, given):
+    if len(limits) > 2 or _fills(cursor, tensor, given):
         return None
     return tensor.copy_(torch.rand_like(tensor) * (high - low) + low)
 
 
-def _fills(tensor: Any, options: dict[str, Any]) -> bool:
+def _fills(cursor: Cursor, tensor: Any, options: dict[str, Any]) -> bool:
     """Return whether PyTorch fills a tensor by itself: from a generator, for Keras, or with a layer's initial value."""
-    if _given(options) or not tensor.is_floating_point() or callsite.is_called_by("torch/nn"):
+    if (
+        cursor.stream.torch_initializes
+        or _given(options)
+        or not tensor.is_floating_point()
+        or callsite.is_called_by("torch/nn")
+    ):
         return True
     return callsite.site_of_draw(1, *_THROUGH, "detrand") is None
 
@@ -157,7 +162,7 @@ def _bernoulli(cursor: Cursor, input: Any, *p: Any, **options: Any) -> Any:
     """Draw 1 where what ``torch.rand`` draws is below the probability, as ``tf.distributions.Bernoulli`` does."""
     import torch
 
-    return None if p or _fills(input, options) else (torch.rand_like(input) < input).to(input.dtype)
+    return None if p or _fills(cursor, input, options) else (torch.rand_like(input) < input).to(input.dtype)
 
 
 def _multinomial(cursor: Cursor, input: Any, num_samples: int, replacement: bool = False, **options: Any) -> Any:

@@ -106,7 +106,8 @@ def record(label: str, drawn: Any = None, depth: int = 3, through: tuple[str, ..
         shape, dtype = static_shape_and_dtype(drawn)
     else:
         shape, dtype = getattr(drawn, "shape", None), str(getattr(drawn, "dtype", ""))
-    phase = "init" if callsite.is_called_by("torch/nn/init.py") else None
+    is_initial = label.startswith("torch.") and cursor.stream.torch_initializes
+    phase = "init" if is_initial or callsite.is_called_by("torch/nn/init.py") else None
     cursor.record_uncontrolled(site, label, None if shape is None else tuple(shape), dtype, phase)
 
 

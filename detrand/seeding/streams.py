@@ -108,6 +108,8 @@ class Stream:
         precision then draws what the float32 op of a TF1 program draws.
       drawn_shapes: the shapes that the TF1 program draws, as far as they are known: a port that has the axes of images
         in another order draws in TF1's.
+      torch_initializes: whether PyTorch fills tensors with its own numbers, because a port is made, which gets TF1's
+        initial values; its own draws are faster by far.
       on_record: called with each new record, for a backend that keeps programs in which ops draw.
     """
 
@@ -121,6 +123,7 @@ class Stream:
         self.mode = mode
         self.traces_anew = False
         self.keras_draws_float32 = False
+        self.torch_initializes = False
         self.drawn_shapes: tuple[tuple[int | None, ...], ...] = ()
         self.on_record: Callable[[], None] | None = None
         self.number = next(_numbers)

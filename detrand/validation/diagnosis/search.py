@@ -255,8 +255,9 @@ class _Search:
         if not kept or len(kept) == len(found):
             return found
         trial, last = kept[-1]
-        end = found[-1][1]
-        return [*kept[:-1], (trial, replace(last, confirmed=end.confirmed, rest_agrees=end.rest_agrees))]
+        if trial is not None:
+            last = _confirmed(last, trial, rest_agrees=found[-1][1].rest_agrees)
+        return [*kept[:-1], (trial, last)]
 
     def _is_rounding(self, trial: Trial) -> bool:
         """Return whether TF1's numbers, which a trial gives to the port, are nearly the constant that the port has."""

@@ -18,6 +18,7 @@ from detrand._patching.optimizers import is_torch_optimizer
 from detrand._patching.torch import is_compiled
 from detrand.changes import Changes, attribute_set
 from detrand.errors import ComparisonError
+from detrand.seeding import cursors
 from detrand.validation.frameworks.framework import Compute, Framework, module_of
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.validation.results import OwnForm
@@ -208,9 +209,11 @@ class Torch(Framework):
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed PyTorch's generator in the block, if PyTorch is imported, so that a module is made with equal numbers."""
+    """Let PyTorch's own generator, if PyTorch is imported, fill the tensors of a module in the block, seeded."""
     torch = sys.modules.get("torch")
     with Changes() as changes:
+        for stream in cursors.open_streams():
+            changes.set(stream, "torch_initializes", True)
         if torch is not None:
             changes.restore("PyTorch's random state", functools.partial(torch.set_rng_state, torch.get_rng_state()))
             torch.default_generator.manual_seed(seed)

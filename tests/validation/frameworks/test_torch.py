@@ -249,6 +249,18 @@ def test_moving_variances_of_a_sample_are_compared_in_training():
     assert report.ok, str(report)
 
 
+def test_pytorch_draws_the_initial_values_of_a_port():
+    class Drawn(Images):
+        def __init__(self):
+            super().__init__()
+            self.apply(lambda layer: layer.weight.data.normal_(0, 0.02) if isinstance(layer, nn.Linear) else None)
+
+    report = validate(of_images(Drawn), checks=["random-training"])
+    assert report.ok, str(report)
+    drawn = {(op.op_type, op.phase) for op in report.uncontrolled["port"]}
+    assert ("torch.Tensor.normal_", "init") in drawn and {phase for _, phase in drawn} == {"init"}
+
+
 def test_a_second_bias_that_is_trained_is_one_finding():
     report = validate(of_tagger(lambda: Tagger(is_frozen=False)), checks=["variables-match", "training-steps"])
     (finding,) = report.findings

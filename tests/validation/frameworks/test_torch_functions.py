@@ -151,7 +151,7 @@ def test_steps_compute_what_pytorch_computes(name):
 
 def test_an_empty_tensor_has_the_same_numbers_in_each_run(request):
     request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
-    torch.use_deterministic_algorithms(True)  # PyTorch then fills it with NaN, in place of any numbers
+    torch.use_deterministic_algorithms(True)  # PyTorch then fills it with NaN
     trace = traced(Calls(lambda x: x + torch.empty_like(x)), ROWS).run()
     (output,) = trace.outputs.values()
     assert np.isfinite(trace.values[output].array).all()
