@@ -264,8 +264,10 @@ class _Search:
         if trial.suspects is not None:
             tf1_op, port_op, name = trial.suspects
             array, constant = tf1_op.constants.get(name), port_op.constants.get(name)
+        elif trial.ends[0] is None or trial.ends[1] is None:  # a hyperparameter
+            return False
         else:
-            value, constant = self._tf1.values.get(trial.ends[0] or ""), self._port.constant(trial.ends[1] or "")
+            value, constant = self._tf1.values.get(trial.ends[0]), self._port.constant(trial.ends[1])
             array = None if value is None else value.array
         if array is None or constant is None or constant.shape != array.shape[max(array.ndim - constant.ndim, 0) :]:
             return False
