@@ -41,8 +41,8 @@ def reserved_by_permutation(size: Any) -> Any:
 def permutation(size: int, seed: int, op_seed: int, counter: int) -> np.ndarray:
     """Draw the order, int32, into which ``tf.random.shuffle`` puts `size` elements.
 
-    Each element is swapped with one of those from it on, by a word of 32 bits. Source: TensorFlow's CPU kernel,
-    ``random_shuffle_op.cc``.
+    For each position, a word of 32 bits decides which of the elements from there on is swapped to it. Source:
+    TensorFlow's CPU kernel, ``random_shuffle_op.cc``.
     """
     swaps = max(size - 1, 0)
     words = Philox(seed & UINT64, (op_seed & UINT64) << 64 | counter, BLOCK)

@@ -23,6 +23,7 @@ from detrand._patching.torch import ATTENTION, COMPILER, DROPOUT
 from detrand.adapters import counter_draws
 from detrand.adapters.keras3_arrays import TorchDraws, next_op, uncompiled
 from detrand.adapters.uncontrolled import record
+from detrand.arguments import as_int
 from detrand.seeding import callsite
 from detrand.seeding.cursors import Cursor, governed
 
@@ -167,9 +168,14 @@ def _bernoulli(cursor: Cursor, input: Any, *p: Any, **options: Any) -> Any:
 
 def _multinomial(cursor: Cursor, input: Any, num_samples: int, replacement: bool = False, **options: Any) -> Any:
     """Draw categories as ``Multinomial`` does, if each is drawn from all."""
-    if not (replacement or num_samples == 1) or input.dim() not in (1, 2):
+    import torch
+
+    is_known = isinstance(input, torch.Tensor) and input.dim() in (1, 2) and input.numel() and num_samples > 0
+    if not is_known or not (replacement or num_samples == 1):
         return None
     probabilities = np.atleast_2d(input.detach().double().cpu().numpy())
+    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and probabilities.any(axis=1).all()):
+        return None  # PyTorch raises
 
     def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
         with np.errstate(divide="ignore"):
@@ -185,23 +191,26 @@ def _randint(cursor: Cursor, *args: Any, **options: Any) -> Any:
     by_name = [name for name in ("low", "high", "size") if name in options]
     names = ("low", "high", "size") if len(args) + len(by_name) == 3 else ("high", "size")
     given = {"low": 0, "high": None, "size": None} | dict(zip(names, args, strict=False)) | options
-    low, high, size = (given.pop(name) for name in ("low", "high", "size"))
-    if len(args) > len(names) or size is None or high is None:
+    low, high, size = as_int(given.pop("low")), as_int(given.pop("high")), given.pop("size")
+    if len(args) > len(names) or size is None or low is None or high is None or low >= high:
         return None
 
     def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
-        return counter_draws.integers(shape, low, high, dtype, **state)
+        return counter_draws.integers(shape, np.asarray(low), np.asarray(high), dtype, **state)
 
     return _drawn(cursor, "RandomUniformInt", draw, size, given)
 
 
 def _randperm(cursor: Cursor, n: Any, **options: Any) -> Any:
     """Draw the order into which ``RandomShuffle`` puts n elements."""
+    size = as_int(n)
+    if size is None or size < 0:
+        return None
 
     def draw(shape: Any, dtype: str, **state: int) -> np.ndarray:
         return counter_draws.permutation(*shape, **state)
 
-    return _drawn(cursor, "RandomShuffle", draw, (n,), options)
+    return _drawn(cursor, "RandomShuffle", draw, (size,), options)
 
 
 def _like(tensor: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -135,12 +135,14 @@ def site_of_draw(depth: int, *also: str) -> Site | None:
     return user_site(depth) if _is_of_keras_data(filename) else None
 
 
-def is_called_by(package: str) -> bool:
-    """Return whether a package has called detrand, or a folder or file of one, by way of PyTorch's compiler or not."""
+def is_called_by(part: str) -> bool:
+    """Return whether a folder or file of PyTorch has called detrand, perhaps by way of other parts of PyTorch."""
     frame: Any = sys._getframe(1)
-    while is_of_package(frame.f_code.co_filename, "detrand", "torch/_dynamo"):
+    while is_of_package(frame.f_code.co_filename, "detrand", "torch"):
+        if is_of_package(frame.f_code.co_filename, part):
+            return True
         frame = frame.f_back
-    return is_of_package(frame.f_code.co_filename, package)
+    return False
 
 
 def site_of_op(op: Any) -> Site:

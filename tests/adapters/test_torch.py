@@ -280,6 +280,23 @@ def test_arguments_that_pytorch_refuses_are_refused(draw):
         draw()
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.multinomial(torch.tensor([-1.0, 2.0]), 1),
+        lambda: torch.multinomial(torch.zeros(3), 1),
+        lambda: torch.randint(5, 5, (2,)),
+        lambda: torch.randperm(-1),
+    ],
+    ids=["share below 0", "no share", "no number", "no size"],
+)
+def test_numbers_that_pytorch_refuses_are_refused(draw):
+    with pytest.raises(RuntimeError):
+        draw()
+    with DeterministicRandomTestTool().scope(), pytest.raises(RuntimeError):
+        draw()
+
+
 def test_draws_in_a_compiled_program_are_the_sessions():
     draw = torch.compile(lambda x: x + torch.randn_like(x), backend="eager")
     with DeterministicRandomTestTool(mode="num_random_ops").scope():

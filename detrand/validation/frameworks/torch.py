@@ -209,7 +209,7 @@ class Torch(Framework):
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let PyTorch's own generator, if PyTorch is imported, fill the tensors of a module in the block, seeded."""
+    """Seed PyTorch's own generator in the block, if PyTorch is imported, and let it fill the tensors of a module."""
     torch = sys.modules.get("torch")
     with Changes() as changes:
         for stream in cursors.open_streams():

@@ -642,7 +642,9 @@ def _multi_head_attention(
 
     ``is_causal`` says of ``attn_mask`` that it is causal.
     """
-    if use_separate_proj_weight or query.dim() != 3:
+    others = [bias_k, bias_v, add_zero_attn or None, use_separate_proj_weight or None, *rest.values()]
+    has_masks_to_add = all(mask is None or mask.is_floating_point() for mask in (attn_mask, key_padding_mask))
+    if query.dim() != 3 or not has_masks_to_add or any(each is not None for each in others):
         raise NoStepsError
     time, batch, width = query.shape
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from detrand import DeterministicRandomTestTool
 from tests.faults.tf1 import numbers
 
 torch = pytest.importorskip("torch")
@@ -171,6 +172,36 @@ LAYERS = {
     "depthwise": (partial(nn.Conv2d, 3, 6, 3, groups=3), IMAGES),
     "encoder": (partial(nn.TransformerEncoderLayer, 4, 2, 8, 0.0, batch_first=True), numbers(2, 5, 4)),
 }
+
+
+class Attends(nn.Module):
+    def __init__(self, need_weights, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True, **options)
+        self.need_weights = need_weights
+
+    def forward(self, x, y):
+        earlier = torch.tril(torch.ones(x.shape[1], y.shape[1], dtype=torch.bool))
+        return self.attention(x, y, y, attn_mask=~earlier, need_weights=self.need_weights)[0]
+
+
+ATTENTION = {"plain": {}, "of two widths": {"kdim": 6, "vdim": 6}, "with biases": {"add_bias_kv": True}}
+ATTENTION["with a zero"] = {"add_zero_attn": True}
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_that_drops_shares_is_traced_alike_in_each_run(name, need_weights):
+    options = ATTENTION[name]
+    with DeterministicRandomTestTool().scope():
+        module = Attends(need_weights, **options).train()
+        port = traced(module, numbers(2, 5, 4), numbers(2, 5, options.get("kdim", 4)))
+        runs = port.run(), port.run(Substitution())
+        ((path, output),) = runs[0].outputs.items()
+        expected = port.outputs_as_written()[path]
+    for trace in runs:
+        assert "SelectV2" in {op.type for op in trace.ops.values()}  # of the mask
+        np.testing.assert_allclose(trace.values[output].array, expected, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
