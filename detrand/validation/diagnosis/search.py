@@ -47,7 +47,7 @@ from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
-_NEARLY = 1e-5  # relative to the greatest element: how far rounding to float32 moves what a few ops compute
+_NEARLY = 1e-5  # relative: how far rounding to float32 moves what a few ops compute
 _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
@@ -271,7 +271,10 @@ class _Search:
             array = None if value is None else value.array
         if array is None or constant is None or constant.shape != array.shape[max(array.ndim - constant.ndim, 0) :]:
             return False
-        return np.allclose(array, constant, rtol=0, atol=_NEARLY * np.abs(array).max(initial=0))
+        if {array.dtype.kind, constant.dtype.kind} != {"f"} or not np.isfinite(array).all():
+            return False
+        near_zero = _NEARLY * min(np.abs(array).max(initial=0), 1.0)  # a mask may have -1e9
+        return np.allclose(array, constant, rtol=_NEARLY, atol=near_zero)
 
     def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
         """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""

@@ -532,6 +532,23 @@ def test_a_table_that_is_rounded_differently_is_no_finding_beside_a_fault(fault)
     assert [finding.title for finding in report.findings] == [expected]
 
 
+def test_a_table_that_differs_beside_a_mask_is_a_finding_beside_a_fault():
+    def program(x, training):
+        return v1.layers.dense(tf.nn.softmax(x + tf.constant([[-1e9, 0.0, 0.5]])), 2)
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return torch.tanh(self.dense(torch.softmax(x + torch.tensor([[-1e9, 0.0, 0.7]]), -1)))
+
+    report = validate(Migration(tf1=program, port=Network, inputs=numbers(4, 3)), checks=CHECKS)
+    assert len(report.findings) == 2
+    assert "TF1 has no activation where the port has Tanh" in [finding.title for finding in report.findings]
+
+
 SAMPLES = {
     "randn_like": lambda mean, deviation: mean + deviation * torch.randn_like(mean),
     "randn": lambda mean, deviation: mean + deviation * torch.randn(mean.shape),
