@@ -202,11 +202,8 @@ def _keep_global_seed(changes: Changes) -> None:
 
 
 def _executing_eagerly() -> bool:
-    if "tensorflow" not in sys.modules:
-        return True
-    from detrand._patching.tensorflow import executing_eagerly
-
-    return executing_eagerly()
+    tensorflow = sys.modules.get("detrand._patching.tensorflow")  # every scope imports it where TensorFlow is installed
+    return tensorflow is None or tensorflow.executing_eagerly()
 
 
 def _scope_of_child_thread() -> contextlib.AbstractContextManager[None] | None:

@@ -134,8 +134,7 @@ def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
 
     def draw(cursor: Cursor, op: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-        for name, value in zip(parameters, args, strict=False):
-            arguments[name] = value
+        arguments.update(zip(parameters, args, strict=False))
         seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
         # Seeds of 0 are "nondeterministic" to the kernel: the op has asked for none.
         if seeds == (0, 0) or (bypasses_get_seed and seeds != cursor.last_seeds):
