@@ -152,6 +152,11 @@ def before_each_step_in_torch(optimizer: Any, change: Callable[[int], None]) -> 
     optimizer.register_step_pre_hook(lambda *_: change(next(numbers)))
 
 
+def has_hooks(optimizer: Any) -> bool:
+    """Return whether functions are called before each step of an optimizer of ``torch.optim``."""
+    return is_torch_optimizer(optimizer) and bool(optimizer._optimizer_step_pre_hooks)
+
+
 def epsilon_as_in_tf1(optimizer: Any) -> None:
     """Make an Adam of PyTorch or optax add its epsilon where TF1 does, to the root of the uncorrected moment."""
     if isinstance(optimizer, OptaxOptimizer):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import corrects_before_epsilon, has_hyperparameter, is_tf1_optimizer
+from detrand._patching.optimizers import corrects_before_epsilon, has_hooks, has_hyperparameter, is_tf1_optimizer
 from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
@@ -239,6 +239,8 @@ def _clipping_of_port(optimizer: Any) -> Clipping:
     for name, what in CLIPPING_ARGUMENTS.items():
         if (limit := getattr(optimizer, name, None)) is not None:
             return Clipping(what, f"{limit:.4g}")
+    if has_hooks(optimizer):
+        return Clipping("none, unless in a hook")
     return Clipping(f"as {type(optimizer).__name__} does") if is_own(optimizer) else NOT_CLIPPED
 
 

@@ -37,6 +37,7 @@ from detrand.validation.training.clipping import (
     GLOBAL_NORM,
     NORM_OF_EACH,
     NOT_CLIPPED,
+    RTOL,
     AppliedStep,
     Clipping,
     clipping_of,
@@ -56,6 +57,7 @@ _FEW_RATES = 3  # so many may be those of the step before because the schedule h
 _OF_SHIFT = 0.01  # of the difference of learning rates, how far these may differ from those of the step before or after
 _OF_ROUNDING = 0.1  # of the change of a moving average in a step, which may be a few units in the last place
 _SAME = 1e-6  # relative tolerance for equal learning rates and weights
+_SAME_NORM = 1e-6  # relative tolerance for equal norms of gradients
 _LEAST_CLIPPED = 3  # weights at a bound, which is no chance
 _OF_CHANGE, _OF_AVERAGE = 1e-3, 1e-6  # how far a change may be from a multiple of another, relative to it, to the value
 
@@ -127,10 +129,7 @@ def causes_of_training(
             of_slices = _slices(comparison.steps[step], port.in_slices if have_slots else ())
             likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
             likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
-            causes_of_part = likely or [
-                *_changes_of_gradients(port, tf1),
-                Cause(_OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED),
-            ]
+            causes_of_part = likely or _changes_of_gradients(port, tf1)
         elif name in AVERAGES_OF_WEIGHTS:
             causes_of_part = _averages_of_weights(port.steps, tf1.steps)
         elif name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
@@ -226,6 +225,12 @@ def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
     """Yield what explains the updates of a port that is guided by TF1, in all steps whose weights before are known."""
     if accumulation := _accumulation(port.steps, tf1.steps):
         yield accumulation
+        return
+    if _clips_before_it_adds_slices(tf1):
+        title = "TF1 clips gradients by the norm of their slices, before it adds up those of one row"
+        by_sums = "the port clips by the norm of the sums"
+        remedy = f"{by_sums}; to compare the rest, pass tf.convert_to_tensor(gradient) to TF1's clipping"
+        yield Cause(title, line=CLIPPING, remedy=remedy)
         return
     steps = list(_updates_of_steps(port.steps, tf1.steps))
     if not any(step.differing for step in steps):
@@ -372,6 +377,19 @@ def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
         yield Cause(f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does")
     elif FACTOR in tf1.lines and CLIPPING not in tf1.lines:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
+    yield Cause(_OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED)
+
+
+def _clips_before_it_adds_slices(tf1: Training) -> bool:
+    """Return whether what TF1 applies has one norm if the slices of a row count each for themselves, not else."""
+    limits = []
+    for (norm, factor), step in zip(tf1.norms_of_slices, tf1.steps, strict=False):
+        arrays = [array for array in step["gradients"].values() if array is not None]
+        of_sums = float(np.linalg.norm([np.linalg.norm(np.ravel(array)) for array in arrays]))
+        if factor < 1 - RTOL and norm:
+            limits.append((factor * norm, factor * of_sums))
+    spreads = [np.ptp(of) / max(of) for of in zip(*limits, strict=True)]
+    return len(limits) > 1 and spreads[0] < _SAME_NORM and spreads[1] > 10 * _SAME_NORM
 
 
 def known_updates(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:

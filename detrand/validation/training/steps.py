@@ -46,6 +46,8 @@ class Training:
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       sliced: the variables whose gradients come in slices; of TF1, if its inputs choose the rows.
+      norms_of_slices: where TF1 clips gradients of which some come in slices, of each step: the norm of all with these
+        slices as they are, and how many times as much TF1 applies of a gradient that comes in none.
       lines: the lines of TF1's update, by what they do; see `train_op.Update`.
       schedule: the function of ``tf.train`` that computes TF1's learning rate; empty if there is none.
       clipping: the argument with which a port's optimizer clips gradients; empty if it has none.
@@ -65,6 +67,7 @@ class Training:
     unordered: tuple[str, ...] = ()
     in_slices: tuple[str, ...] = ()
     sliced: tuple[str, ...] = ()
+    norms_of_slices: tuple[tuple[float, float], ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     schedule: str = ""
     clipping: str = ""

@@ -26,7 +26,7 @@ from detrand.validation.training import steps
 from detrand.validation.training.loss import total_loss_of_tf1
 from detrand.validation.training.penalties import Decay, decays_in_update
 from detrand.validation.training.steps import AVERAGES_OF_BATCH, MEANS_OF_TOWERS, Slots, Training, train_step_of
-from detrand.validation.training.train_op import Update, update_of
+from detrand.validation.training.train_op import Update, norms_of_slices, update_of
 from detrand.variables.sources import joined_variables
 from detrand.variables.tf1_view import TF1View
 
@@ -57,6 +57,7 @@ class TrainingGraph:
     decays: dict[str, Decay]
     lines_of_penalties: dict[str, str]
     of_loss: tuple[str, ...]
+    norms_of_slices: tf.Tensor | None
 
     @property
     def update_ops(self) -> frozenset[str]:
@@ -92,12 +93,15 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
     """
     with training_graph(migration, batches[0], mode) as graph:
         trained: list[dict[str, Any]] = []
+        norms, of_slices = list[tuple[float, float]](), [] if graph.norms_of_slices is None else [graph.norms_of_slices]
         averages = MovingAverages(_values_before(graph))
         for step, batch in enumerate(batches):
             feeds, before = graph.feeds(batch), dict(graph.before)
             if rates:  # a fed tensor cannot be fetched
                 feeds[before["learning_rate"]] = before["learning_rate"] = np.float32(rates[step])
-            values, variances, _ = fetch(graph.session, (before, graph.samples.fetches, graph.done), feeds)
+            fetches = before, graph.samples.fetches, of_slices, graph.done
+            values, variances, norms_of_step, _ = fetch(graph.session, fetches, feeds)
+            norms.extend((float(norm), float(factor)) for norm, factor in norms_of_step)
             if step == 0 and not np.isfinite(values["loss"]).all():
                 raise MigrationError(
                     f"the loss of the TF1 program of {migration.name} is {values['loss']} in the first step, so there "
@@ -115,6 +119,7 @@ def train_in_session(migration: Migration, batches: Sequence[Any], mode: str, ra
         not_exposed,
         unordered=graph.unordered,
         sliced=tuple(graph.sliced()),
+        norms_of_slices=tuple(norms),
         lines=graph.update.lines,
         schedule=graph.update.schedule,
         regularizers=graph.regularizers,
@@ -174,7 +179,10 @@ def _built(
         view=view,
         gradients=update.gradients,
     )
-    computed = [tensor for tensor in tf.nest.flatten(before, expand_composites=True) if tf.is_tensor(tensor)]
+    of_slices = norms_of_slices(update)
+    computed = [
+        tensor for tensor in tf.nest.flatten([before, of_slices], expand_composites=True) if tf.is_tensor(tensor)
+    ]
     with tf.control_dependencies(update.run):
         done = tf.constant(True)  # a tensor, which can be fetched
     samples = SampleVariances(session.graph, all_run([done, *computed]))
@@ -203,6 +211,7 @@ def _built(
         decays,
         lines,
         tuple(name for name in view.specs if name not in of_model),
+        of_slices,
     )
 
 

@@ -65,6 +65,23 @@ class Update:
     schedule: str
 
 
+def norms_of_slices(update: Update) -> tf.Tensor | None:
+    """Return a step's pair of `Training.norms_of_slices`; None if TF1 clips no slices, or clips them in a branch."""
+    gradients = [gradient for gradient, _ in update.gradients if gradient is not None]
+    pairs = [(each.gradient, each.of_loss) for each in update.applied]
+    dense = [pair for pair in pairs if all(isinstance(each, tf.Tensor) and _is_run(each) for each in pair)]
+    has_slices = any(isinstance(each, tf.IndexedSlices) for each in gradients)
+    if CLIPPING not in update.lines or not has_slices or not dense:
+        return None
+    applied, of_loss, all_together = (tf.linalg.global_norm(of) for of in (*zip(*dense, strict=True), gradients))
+    return tf.stack([all_together, applied / of_loss])
+
+
+def _is_run(tensor: tf.Tensor) -> bool:
+    """Return whether every step computes a tensor: one of a branch or a loop belongs to that."""
+    return bool(tensor.graph is tf.compat.v1.get_default_graph() and tensor.graph.is_fetchable(tensor))
+
+
 def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: Any) -> Update:
     """Build the update of a step that computes the tensors in a structure; `order_updates` must order its ops.
 

@@ -359,6 +359,27 @@ def test_the_remedy_for_clipped_gradients_makes_the_port_clip(limited):
 
 
 @pytest.mark.slow
+def test_a_hook_that_is_not_read_may_clip_gradients():
+    def clip_each(parameters):
+        for each in parameters:
+            torch.nn.utils.clip_grad_norm_(each, 0.1)
+
+    def clipping_each(parameters):
+        optimizer = adam_as_in_tf1(parameters)
+        optimizer.register_step_pre_hook(lambda *_: clip_each(parameters))
+        return optimizer
+
+    def train_op(loss):
+        variables = v1.trainable_variables()
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            gradients = CLIPS["global norm"](v1.gradients(loss, variables))
+            return v1.train.AdamOptimizer(0.01).apply_gradients(zip(gradients, variables, strict=True))
+
+    (finding,) = validate(trained(clipping_each, None, tf1_train_op=train_op), checks=["training-steps"]).findings
+    assert finding.title == "clipping of gradients differs: global norm 0.1 (TF1), none, unless in a hook (port)"
+
+
+@pytest.mark.slow
 def test_a_hyperparameter_has_the_lines_of_its_layer():
     (finding,) = validate(of_images(lambda: Images(eps=1e-5))).findings
     assert "batch_normalization" in finding.tf1.source

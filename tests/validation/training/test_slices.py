@@ -166,6 +166,52 @@ def test_clipping_of_slices_that_an_optimizer_applies_without_a_kernel_is_named(
     assert finding.confirmed == "with the gradients that TF1 applies, the updates agree"
 
 
+class DenseSGD(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)
+
+
+def clipped(tf1_optimizer, densify, loss):
+    variables = v1.trainable_variables()
+    gradients = [tf.convert_to_tensor(each) if densify else each for each in tf.gradients(loss, variables)]
+    gradients, _ = tf.clip_by_global_norm(gradients, 0.05)
+    return tf1_optimizer(0.01).apply_gradients(zip(gradients, variables, strict=True))
+
+
+OF_SLICES = "TF1 clips gradients by the norm of their slices, before it adds up those of one row"
+
+
+@pytest.mark.slow_except("Adam", "slices")
+@pytest.mark.parametrize(
+    ("tf1_optimizer", "port_optimizer", "densify", "titles"),
+    [
+        (v1.train.AdamOptimizer, lambda: DenseAdam(0.01, epsilon=1e-8, global_clipnorm=0.05), False, [OF_SLICES]),
+        (v1.train.GradientDescentOptimizer, lambda: DenseSGD(0.01, global_clipnorm=0.05), False, [OF_SLICES]),
+        (v1.train.AdamOptimizer, lambda: DenseAdam(0.01, epsilon=1e-8, global_clipnorm=0.05), True, []),
+        (v1.train.GradientDescentOptimizer, lambda: DenseSGD(0.01, global_clipnorm=0.05), True, []),
+        (v1.train.AdamOptimizer, lambda: tf_keras.optimizers.Adam(0.01, epsilon=1e-8, global_clipnorm=0.05), False, []),
+    ],
+    ids=["Adam", "gradient descent", "Adam and sums in TF1", "gradient descent and sums in TF1", "slices"],
+)
+def test_a_norm_of_slices_is_a_cause_where_the_port_clips_by_that_of_sums(
+    tf1_optimizer, port_optimizer, densify, titles
+):
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return looked_up_and_multiplied(ids, training)
+
+    found = check(
+        tf1=looked_up_and_multiplied,
+        port=Port,
+        inputs=AGAIN,
+        tf1_optimizer=None,
+        tf1_train_op=functools.partial(clipped, tf1_optimizer, densify),
+        port_optimizer=port_optimizer,
+    )
+    assert [finding.title for finding in found.findings] == titles, found.details
+
+
 SOME_ROWS = np.array([[0, 2], [2, 1], [3, 0]] * 2)  # of the table, the same ones in each step
 ROWS_STAY = "TF1 leaves rows of table without gradients as they are, the port does not"
 
