@@ -73,6 +73,7 @@ class OwnForm(enum.Enum):
     PAD_SAME = enum.auto()
     CROP_SAME = enum.auto()  # what a transposed convolution returns
     PIXEL_CENTERS = enum.auto()  # of a resize
+    BATCH_FIRST = enum.auto()  # in a layer
     FLATTEN_AXES = enum.auto()  # in TF1's order, which is known
     UNFLATTEN_AXES = enum.auto()
     FLATTEN = enum.auto()  # with the axes in TF1's order

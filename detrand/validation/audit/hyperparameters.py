@@ -42,7 +42,7 @@ from detrand.variables.tf1_view import TF1View
 Hyperparameters = dict[tuple[str, str], Any]
 
 EPSILON, MOMENTUM, FORGET_BIAS, RATE = "epsilon", "momentum", "forget bias", "rate"
-INITIAL_RMS = "initial rms"
+INITIAL_RMS, BATCH_AXIS = "initial rms", "axis of the batch"
 INITIALIZER, REGULARIZER, ACTIVATION = "initializer", "regularizer", "activation"
 DECAY = "decay in gradients"  # of TF1, as a regularizer
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners

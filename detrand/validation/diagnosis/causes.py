@@ -20,6 +20,7 @@ from detrand.arguments import and_more, plural
 from detrand.comparison.values import LeafComparison
 from detrand.validation.audit.hyperparameters import (
     ACTIVATION,
+    BATCH_AXIS,
     DROPOUT,
     FORGET_BIAS,
     INITIAL_RMS,
@@ -316,6 +317,8 @@ def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
     of_all = of_values(each.name, each.tf1, each.port, fault=fault)
     if each.name == MOMENTUM and not is_of_optimizer:
         of_all = of_momentum(each)
+    if each.name == BATCH_AXIS:
+        of_all = of_all._replace(fault=Fault.AXES, own_form=(OwnForm.BATCH_FIRST, each.tf1))
     if count > 1:
         return of_all
     owner, remedy = "the optimizer" if is_of_optimizer else each.of, of_all.remedy

@@ -21,7 +21,7 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
 from detrand.comparison.structures import flatten
-from detrand.validation.audit.hyperparameters import RATE
+from detrand.validation.audit.hyperparameters import BATCH_AXIS, RATE
 from detrand.validation.diagnosis.candidates import (
     Crossing,
     Pair,
@@ -166,14 +166,18 @@ class _Search:
         known: Sequence[Trial],
         hyperparameters: Sequence[AuditedHyperparameter],
     ):
-        self._tf1, self._port, self._inputs, self._differing = tf1, port, inputs, differing
-        self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
+        self._tf1, self._inputs, self._differing, self._hyperparameters = tf1, inputs, differing, hyperparameters
         self._known = [trial for trial in known if trial.hyperparameter is None]
-        self._audited = list(self._of_hyperparameters(hyperparameters))
+        self._search_in(port)
         self.trials: list[Trial] = []
         self._rtol = RTOLS[0]
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
+
+    def _search_in(self, port: TracedPort) -> None:
+        self._port = port
+        self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
+        self._audited = list(self._of_hyperparameters(self._hyperparameters))
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
@@ -187,6 +191,9 @@ class _Search:
         self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
         if self._port.computes_narrowly and not state.differs:
             return [*state.narrower()]
+        of_batch = None
+        if state.differs:
+            of_batch, state = self._with_batch_first(state)
         known, audited = list(self._known), list(self._audited)
         found = self._all(state, NOTHING)
         masking = self._masking(found)
@@ -197,7 +204,25 @@ class _Search:
         for trial, _ in found:
             if trial is not None and trial.words and not trial.is_swap:  # which is found again
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
+        if of_batch is not None:
+            words = confirmation("with batch_first=True", rest_agrees=not found)
+            found.insert(0, (None, replace(of_batch, confirmed=words, rest_agrees=not found)))
         return one_for_each_fault([divergence for _, divergence in found])
+
+    def _with_batch_first(self, state: TraceComparison) -> tuple[Divergence | None, TraceComparison]:
+        """Search on in a port whose layers take the batch from the first axis, if more agrees then.
+
+        Returned are the divergence that this is, and the programs then.
+        """
+        for layers, port in self._port.with_batch_first():
+            then = self._compared(port.run())
+            if len(then.tf1.diverged) < len(state.tf1.diverged):
+                differing = AuditedHyperparameter(and_more(layers, _MOST_SHOWN), BATCH_AXIS, "0", "1")
+                first = next((op for op in state.port.diverged if is_in(op, layers)), None)
+                found = _of_hyperparameter(state, differing, first, len(layers), *state.tf1.first[:1])
+                self._search_in(port)
+                return found, then
+        return None, state
 
     def _all(self, state: TraceComparison, done: Substitution) -> list[_Found]:
         """Return the divergences in the order of the computation, each with the trial that ends it."""
@@ -369,7 +394,11 @@ class _Search:
     def _described(self, state: TraceComparison, trial: Trial, rest: TraceComparison) -> tuple[Trial, Divergence]:
         """Return a trial with the divergence that it ends."""
         if trial.hyperparameter is not None:
-            return trial, _confirmed(_of_hyperparameter(state, trial), trial, rest_agrees=not rest.diverged)
+            names = [*(op for op, _ in trial.substitution.edges), *trial.substitution.attributes]
+            port_op = trial.suspects[1] if trial.suspects else state.port.trace.ops.get(names[0])
+            tf1_op = trial.suspects[0] if trial.suspects else None
+            found = _of_hyperparameter(state, trial.hyperparameter, port_op, trial.count, tf1_op)
+            return trial, _confirmed(found, trial, rest_agrees=not rest.diverged)
         divergence = state.divergence(trial.ends, trial.suspects, trial.edge[0] if trial.edge else "")
         attribute = trial.suspects[2] if trial.suspects else ""
         constants = self._constants(trial)
@@ -736,14 +765,16 @@ def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:
     return not ops or any(op.attributes.get(name) == like.attributes[name] for op in ops)
 
 
-def _of_hyperparameter(state: TraceComparison, trial: Trial) -> Divergence:
+def _of_hyperparameter(
+    state: TraceComparison,
+    each: AuditedHyperparameter,
+    port_op: TracedOp | None,
+    count: int,
+    tf1_op: TracedOp | None = None,
+) -> Divergence:
     """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
-    assert trial.hyperparameter is not None
-    each = trial.hyperparameter
-    # TF1 may compute the layer outside of its scope.
-    tf1_op = next((op for op in state.tf1.diverged if [*_numbers(op, each.tf1)]), None)
-    names = [*(op for op, _ in trial.substitution.edges), *trial.substitution.attributes]
-    tf1_op, port_op, _ = trial.suspects or (tf1_op, state.port.trace.ops.get(names[0]), "")
+    if tf1_op is None:  # TF1 may compute the layer outside of its scope
+        tf1_op = next((op for op in state.tf1.diverged if [*_numbers(op, each.tf1)]), None)
     return Divergence(
         tf1=tf1_op,
         port=port_op,
@@ -753,7 +784,7 @@ def _of_hyperparameter(state: TraceComparison, trial: Trial) -> Divergence:
         values=(None, None),
         sources=([], []),
         attribute=each.name,
-        count=trial.count,
+        count=count,
         hyperparameter=each,
     )
 

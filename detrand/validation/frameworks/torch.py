@@ -42,6 +42,7 @@ _OWN_FORMS = {
     OwnForm.PIXEL_CENTERS: (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    OwnForm.BATCH_FIRST: "pass batch_first=True to the layer",
     OwnForm.FREEZE: "call requires_grad_(False) in the port on {tf1}",
     OwnForm.TRAIN_ROWS: "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",
     **{

@@ -474,6 +474,7 @@ class TorchTrace(RecordedPort):
           variables: the variables by name, each as a part of the view, and as a tensor.
         """
         super().__init__(view, {path: part for path, (part, _) in variables.items()})
+        self._given = module, compute, view, line_of, paths, variables
         self._compute, self._variables = compute, variables
         self._plan, self._layers = _Plan(), _Layers(paths, line_of)
         self._as_written = {
@@ -515,6 +516,25 @@ class TorchTrace(RecordedPort):
     def calls_of(self, op: str) -> Sequence[Call]:
         """Return the calls of the program that run an op, the outermost first, and those of frameworks among them."""
         return self._calls[op].calls
+
+    def with_batch_first(self) -> Iterator[tuple[Sequence[str], TorchTrace]]:
+        """Yield the module with ``batch_first=True`` in all layers that have False, and in each of several."""
+        module, compute, view, line_of, paths, variables = self._given
+        layers = [each for each in module.modules() if getattr(each, "batch_first", True) is False]
+        one_by_one = [[each] for each in layers]
+        for chosen in [layers, *one_by_one] if len(layers) > 1 else one_by_one:
+
+            def computed(run: Callable[..., Any], chosen: Sequence[Any] = chosen) -> Any:
+                with Changes() as changes:
+                    for layer in chosen:
+                        changes.set(layer, "batch_first", True)
+                    return compute(run)
+
+            with contextlib.suppress(Exception):  # shapes that do not fit
+                yield (
+                    [paths[id(each)] for each in chosen],
+                    TorchTrace(module, computed, view, line_of, paths, variables),
+                )
 
     def _recorded(self, substituted: Substitution) -> _Recorder:
         """Run the module in float64, and return what it has run."""

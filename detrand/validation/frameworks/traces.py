@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -85,6 +85,10 @@ class TracedPort(Protocol):
 
     def calls_of(self, op: str) -> Sequence[Any]:
         """Return the frames of the program that added an op, the outermost first, as ``traceback`` has them."""
+
+    def with_batch_first(self) -> Iterator[tuple[Sequence[str], TracedPort]]:
+        """Yield the port with layers, given by name, that take the batch from the first axis, and not the second."""
+        return iter(())
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,14 @@ def together(*arrays):
 
 
 PARTS = ("queries", "keys", "values")
-NAME_MAP = {
+OF_ATTENTION = {
     tuple(f"{name}/kernel" for name in PARTS): Rearranged(["attention.in_proj_weight"], together),
     tuple(f"{name}/bias" for name in PARTS): Rearranged(["attention.in_proj_bias"], together),
     "joined/kernel": "attention.out_proj.weight",
     "joined/bias": "attention.out_proj.bias",
+}
+NAME_MAP = {
+    **OF_ATTENTION,
     "embeddings": "embeddings.weight",
     "logits/kernel": "logits.weight",
     "logits/bias": "logits.bias",
