@@ -411,7 +411,8 @@ class _Explanation:
         """Yield that only one program stops gradients of some variables, if it does."""
         if in_one := self.runner.stop_in_one_program(variables):
             who, in_tf1, in_port, names = in_one
-            cause = in_one_program(who, f"stops gradients of {and_more(names, 4)} (tf.stop_gradient)", confirmed)
+            stops = f"stops gradients of {and_more(names, 4)} ({_stop_gradient(self.runner, who)})"
+            cause = in_one_program(who, stops, confirmed)
             yield finding_of_cause(self.runner, "training", cause, place_of(in_tf1, ""), place_of(in_port, ""))
 
     def of_loss(self, part: _Part) -> Sequence[Finding]:
@@ -532,10 +533,15 @@ def _stop_of_gradients(runner: Runner, gradients: Comparison) -> tuple[Cause, tu
         return None
     who, *ops = found
     op = ops[who != "TF1"]
-    what = {"StopGradient": "tf.stop_gradient", "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
+    stop = _stop_gradient(runner, who)
+    what = {"StopGradient": stop, "IdentityN": "tf.custom_gradient"}.get(op.type, op.type) if op else ""
     verb = "replaces" if what == "tf.custom_gradient" else "stops"
     cause = in_one_program(who, f"{verb} gradients of {and_more(names, 4)} ({what})")
     return cause, (place_of(ops[0], ""), place_of(ops[1], ""))
+
+
+def _stop_gradient(runner: Runner, who: str) -> str:
+    return "tf.stop_gradient" if who == "TF1" else runner.framework.stop_gradient
 
 
 def _findings_of_gradients(runner: Runner, gradients: Comparison) -> list[Finding]:

@@ -67,6 +67,7 @@ _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 UPDATED = {"weights", "slots", "updates"}
 _WITH_THIS = "with this, the updates of both programs agree"
 _WITH_GRADIENTS = "with TF1's gradients, the updates agree"
+_STOPS = "tf.stop_gradient, and in PyTorch detach() or torch.no_grad()"
 AVERAGES_OF_WEIGHTS = {WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES}
 MOVING_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _OPTIMIZER_DIFFERS = (
@@ -180,7 +181,7 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
         stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
         if stopped:
             none = f"in {who}, the gradient of {stopped[0]} is None"
-            yield Cause(f"{none}: tf.stop_gradient, or the loss does not depend on it")
+            yield Cause(f"{none}: {_STOPS}, or the loss does not depend on it")
     for name in names:
         arrays = tf1.get(name), port.get(name)
         if any(array is None for array in arrays):
@@ -198,7 +199,7 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
             return
     if names:
         differing_first = f"the gradient of {names[0]} does not"
-        yield Cause(f"the outputs and the loss agree, but {differing_first}: look for tf.stop_gradient")
+        yield Cause(f"the outputs and the loss agree, but {differing_first}: look for {_STOPS}")
 
 
 def _trained_in_one_program(who: str, names: str) -> Cause:

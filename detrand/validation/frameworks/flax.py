@@ -62,6 +62,7 @@ class Flax(Framework):
         "float32"
     )
     draws_initial_values = adds_losses = False
+    stop_gradient = "jax.lax.stop_gradient"
     own_forms = _OWN_FORMS
 
     def __init__(self, model: Any):

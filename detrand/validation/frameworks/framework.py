@@ -31,12 +31,14 @@ class Framework:
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
       adds_losses: whether models have regularization losses, which their calls add.
+      stop_gradient: what stops gradients there.
       own_forms: how to do in the framework what TF1 does, with ``{tf1}`` for TF1's value, where that is not as in
         Keras.
     """
 
     no_graph = remedy = why_no_strategy = why_no_policy = ""
     draws_initial_values = adds_losses = True
+    stop_gradient = "tf.stop_gradient"
     own_forms: Mapping[OwnForm, str] = {}
 
     def check(self, model: Any) -> None:

@@ -74,6 +74,7 @@ class Torch(Framework):
         "float32"
     )
     draws_initial_values = adds_losses = False
+    stop_gradient = "detach() or torch.no_grad()"
     own_forms = _OWN_FORMS
 
     def check(self, model: Any) -> None:

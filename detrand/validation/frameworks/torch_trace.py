@@ -138,6 +138,7 @@ class _Recorder(TorchFunctionMode):
         self.arrays: dict[str, np.ndarray] = {}
         self.drawn: Callable[[], int] = lambda: 0  # how many random numbers the tool has drawn
         self._seen_draws, self._is_paused = 0, False
+        self._has_gradients = torch.is_grad_enabled()
         self._names: dict[int, tuple[Any, int, str, Any]] = {}  # by id: the tensor, its version, its name, in float64
         self._constants: set[str] = set()  # names of constants
         self._count: Counter[str] = Counter()
@@ -378,6 +379,11 @@ class _Recorder(TorchFunctionMode):
         for name, tensor in zip(call.outputs, results, strict=True):
             self._names[id(tensor)] = tensor, version_of(tensor), name, tensor
             self.arrays[name] = _array(tensor)
+            if self._has_gradients and not torch.is_grad_enabled() and tensor.is_floating_point():  # torch.no_grad
+                stop = self._named(f"{name}/no_grad")
+                self.calls.append(_Call(stop, "StopGradient", call.line, call.calls, (name,), (stop,)))
+                self._names[id(tensor)] = tensor, version_of(tensor), stop, tensor
+                self.arrays[stop] = self.arrays[name]
 
     def _named(self, name: str) -> str:
         """Return a name that no other call has."""
