@@ -73,6 +73,10 @@ class OwnForm(enum.Enum):
     PAD_SAME = enum.auto()
     CROP_SAME = enum.auto()  # what a transposed convolution returns
     PIXEL_CENTERS = enum.auto()  # of a resize
+    FROM_LOGITS = enum.auto()  # which a loss reads
+    FROM_PROBABILITIES = enum.auto()
+    EXCHANGE = enum.auto()  # labels and outputs of a loss
+    SMOOTH_LABELS = enum.auto()  # with TF1's value
     BATCH_FIRST = enum.auto()  # in a layer
     FLATTEN_AXES = enum.auto()  # in TF1's order, which is known
     UNFLATTEN_AXES = enum.auto()

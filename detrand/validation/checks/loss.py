@@ -16,7 +16,7 @@ from detrand.errors import passing_over
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
 from detrand.validation.checks.numbers import Number, numbers_of_loss
-from detrand.validation.compare_outcomes import finding_of, place_of
+from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause
 from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
@@ -139,7 +139,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
         confirmed = whole.confirmed if is_broadcast else ""
         if broadcast := broadcast_in_one(each, confirmed=bool(confirmed)):
             cause, op, is_in_tf1 = broadcast
-            known = _replaced(finding, cause._replace(title=f"loss: {cause.title}", confirmed=confirmed))
+            known = _replaced(runner, finding, cause._replace(title=f"loss: {cause.title}", confirmed=confirmed))
             return [known if is_in_tf1 else replace(known, port=place_of(op, ""))]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
     if is_summed and in_one_place and found[0].fault not in _LESS_THAN_A_SUM:
@@ -161,7 +161,7 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     first, others = found[0], tuple(dict.fromkeys(each.title for each in found))
     if confirmed or first.fault is not Fault.OTHER_TENSORS:
         title = whole.title or "the losses of the same outputs differ"
-        first, others = _replaced(first, whole._replace(title=title)), ("", *others)
+        first, others = _replaced(runner, first, whole._replace(title=title)), ("", *others)
     return [replace(first, others=() if confirmed else others[1:], confirmed=confirmed)]
 
 
@@ -184,10 +184,12 @@ def _one_for_each_number(divergences: Sequence[Divergence], findings: Sequence[F
     return found
 
 
-def _replaced(finding: Finding, cause: Cause) -> Finding:
+def _replaced(runner: Runner, finding: Finding, cause: Cause) -> Finding:
     """Return a finding with another cause."""
-    of_cause = replace(finding, title=cause.title, confirmed=cause.confirmed, remedy=cause.remedy, fault=cause.fault)
-    return replace(of_cause, others=())
+    found = finding_of_cause(runner, finding.kind, cause, finding.tf1, finding.port)
+    return replace(
+        finding, title=found.title, confirmed=found.confirmed, remedy=found.remedy, fault=found.fault, others=()
+    )
 
 
 _MOST_REWRITTEN = 2  # differences that a loss may show which is written differently in the port

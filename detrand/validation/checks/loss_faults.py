@@ -29,7 +29,7 @@ from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
 from detrand.validation.reference import TRAINING
-from detrand.validation.results import Fault, Finding, Place
+from detrand.validation.results import Fault, Finding, OwnForm, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.loss import LossOfOutputs
 from detrand.validation.training.steps import train_step_of
@@ -161,6 +161,7 @@ class LossFaults:
                     "labels and outputs are exchanged",
                     "with the two in the other order, the losses agree",
                     remedy="pass the two in the other order; losses of Keras take (y_true, y_pred)",
+                    own_form=(OwnForm.EXCHANGE, ""),
                 )
                 return self._finding(cause, replace(op, line=line))
         return None
@@ -452,9 +453,9 @@ def _smoothing_differs(number: float) -> Cause:
     if number > 0:
         remedy = f"smooth the labels in the port, as label_smoothing={smoothing} does in "
         remedy += "keras.losses.CategoricalCrossentropy"
-        return of_values(
-            LABEL_SMOOTHING, smoothing, "none", f"with a smoothing of {smoothing}, the losses agree", remedy=remedy
-        )
+        confirmed = f"with a smoothing of {smoothing}, the losses agree"
+        cause = of_values(LABEL_SMOOTHING, smoothing, "none", confirmed, remedy=remedy)
+        return cause._replace(own_form=(OwnForm.SMOOTH_LABELS, smoothing))
     confirmed = f"without a smoothing of {smoothing}, the losses agree"
     return of_values(LABEL_SMOOTHING, "none", smoothing, confirmed, remedy="do not smooth the labels in the port")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from detrand.validation.diagnosis.causes import (
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, kind_of, only_in
 from detrand.validation.frameworks.traces import TracedOp
-from detrand.validation.results import AuditedHyperparameter, Fault
+from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 from detrand.validation.training.loss import LossInput
 
 LABEL_SMOOTHING = "label smoothing"
@@ -32,11 +33,13 @@ _PROBABILITIES = Cause(
     "the port's loss reads the outputs as probabilities, TF1's as logits",
     fault=Fault.READING,
     remedy="pass from_logits=True to the port's loss",
+    own_form=(OwnForm.FROM_LOGITS, ""),
 )
 _LOGITS = Cause(
     "the port's loss reads the outputs as logits, TF1's as probabilities",
     fault=Fault.READING,
     remedy="pass from_logits=False to the port's loss",
+    own_form=(OwnForm.FROM_PROBABILITIES, ""),
 )
 _BROADCAST = Cause(
     "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
@@ -74,8 +77,18 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         of_tf1, of_port = (", ".join(dict.fromkeys(each.type for each in of)) or "nothing" for of in kinds)
         computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
         alike = of_tf1 if any(divergence.regions) else divergence.types[0]
-        found.append(Cause(f"the operands of {alike} differ" if of_tf1 == of_port else computed, fault=Fault.OPS))
+        cause = Cause(f"the operands of {alike} differ" if of_tf1 == of_port else computed, fault=Fault.OPS)
+        found.append(_more_in_one(*kinds) or cause)
     return tuple(dict.fromkeys(found))
+
+
+def _more_in_one(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> Cause | None:
+    """Return that one program computes what the other does, and more; None if that is not so."""
+    of_tf1, of_port = (Counter(map(kind, ops)) for ops in (tf1, port))
+    for who, more, less in (("TF1", of_tf1, of_port), ("the port", of_port, of_tf1)):
+        if less and less < more:
+            return in_one_program(who, f"computes {', '.join(more - less)} in the loss")
+    return None
 
 
 def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause, TracedOp, bool] | None:

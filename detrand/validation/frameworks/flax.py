@@ -30,6 +30,12 @@ _OWN_FORMS = {
     OwnForm.FLATTEN: (
         "flatten the image with its channels last, or rearrange the kernel after it: Rearranged(name, function)"
     ),
+    OwnForm.FROM_LOGITS: (
+        "call optax.softmax_cross_entropy or optax.sigmoid_binary_cross_entropy in the port, which read logits"
+    ),
+    OwnForm.FROM_PROBABILITIES: "compute the loss from the logarithms of the outputs: losses of optax read logits",
+    OwnForm.EXCHANGE: "pass the two in the other order; losses of optax take (predictions, targets)",
+    OwnForm.SMOOTH_LABELS: "smooth the labels in the port: optax.smooth_labels(labels, {tf1})",
     OwnForm.EPSILON_OF_ADAM: (
         "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))"
     ),

@@ -42,6 +42,16 @@ _OWN_FORMS = {
     OwnForm.PIXEL_CENTERS: (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    OwnForm.FROM_LOGITS: (
+        "call torch.nn.functional.cross_entropy or binary_cross_entropy_with_logits in the port, which read logits"
+    ),
+    OwnForm.FROM_PROBABILITIES: (
+        "call torch.nn.functional.binary_cross_entropy in the port, or nll_loss with the logarithms of the outputs"
+    ),
+    OwnForm.EXCHANGE: "pass the two in the other order; losses of PyTorch take (input, target)",
+    OwnForm.SMOOTH_LABELS: (
+        "smooth the labels in the port, as label_smoothing={tf1} does in torch.nn.functional.cross_entropy"
+    ),
     OwnForm.BATCH_FIRST: "pass batch_first=True to the layer",
     OwnForm.FREEZE: "call requires_grad_(False) in the port on {tf1}",
     OwnForm.TRAIN_ROWS: "leave out padding_idx of torch.nn.Embedding, which keeps a row from being trained",

@@ -312,7 +312,7 @@ FAULTS = {
     "limit": (NUMBERS, losses.clipped, clipped_less, "upper limit differs: 1.0 (TF1), 2.0 (port)"),
     "clipping": (NUMBERS, losses.clipped, not_clipped, "only TF1 clips"),
     "exchanged": (POSITIVE, losses.relative_error, exchanged, "labels and outputs are exchanged"),
-    "softmax": (CLASSES, losses.mean_cross_entropy, of_softmax, f"the loss is computed by {SPARSE} (TF1), Softmax"),
+    "softmax": (CLASSES, losses.mean_cross_entropy, of_softmax, "only the port computes Softmax in the loss"),
     "exponent": (FLAGS, losses.focal, with_another_exponent, "exponent differs: 2.0 (TF1), 3.0 (port)"),
     "margin": (SIGNS, losses.hinge, with_another_margin, "number subtracted differs: 1.0 (TF1), 0.5 (port)"),
 }
@@ -326,6 +326,7 @@ def test_a_fault_in_a_loss_is_one_finding_with_its_line(name):
     (finding,) = report_of(labels, of_tf1, of_port).findings
     assert finding.title.startswith(f"loss: {title}")
     assert finding.confirmed
+    assert "keras" not in finding.remedy.lower()
     file, _, last = line_of(of_port).partition(":")
     assert finding.port.line.endswith(f"{file}:{int(last) - IN_AN_EARLIER_LINE.get(name, 0)}")
     assert "losses.py:" in finding.tf1.line
