@@ -198,6 +198,19 @@ def test_a_label_smoothing_in_one_program_is_named_with_its_value(labels, of_tf1
         assert "test_loss_faults.py" in finding.port.line
 
 
+def test_a_label_smoothing_of_sequences_is_named():
+    def of_tf1(labels, outputs):
+        shares = 0.9 * tf.one_hot(labels, 4) + 0.1 / 4
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=shares, logits=outputs))
+
+    def of_port(labels, outputs):
+        labels, outputs = tf.reshape(labels, [-1]), tf.reshape(outputs, [-1, 4])
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs))
+
+    (finding,) = findings_of(CLASSES.reshape(2, 3), of_tf1, of_port, shape=(2, 3, 4))
+    assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"
+
+
 @pytest.mark.slow_except("smoothed on one side")
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
