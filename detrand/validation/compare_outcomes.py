@@ -39,7 +39,7 @@ from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is_floating, most_rounding
+from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is_floating, most_rounding, ulp_of
 from detrand.validation.noise.variants import IN_FLOAT64
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
@@ -602,7 +602,8 @@ _OF_ROUNDING = 1e-3  # of the tolerance: in float64, a difference by rounding al
 def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagnosis: Diagnosis) -> bool:
     """Return whether outputs differ by rounding only; not where the user says how close they must be.
 
-    The graph that computes in float64 must be what the port computes: in float32, it has the port's outputs.
+    The graph that computes in float64 must be what the port computes: in float32, it has the port's outputs. The
+    constants of both are in float32, so that 1 / sqrt(2) may be another number than 1 by sqrt(2).
     """
     leaves = leaves_by_path(port.outputs)
     differing = [leaf for leaf in outputs.leaves if not leaf.ok]
@@ -620,7 +621,8 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
         if not np.abs(found.astype(np.float64) - again).max() <= _OF_DIFFERENCE * (greatest.amount or 0.0):
             return False
         allowed = leaf.atol + leaf.rtol * abs(greatest.desired)
-        if not diagnosis.greatest.get(leaf.path, np.inf) <= _OF_ROUNDING * allowed:
+        of_constants = 0.5 * ulp_of(found)
+        if not diagnosis.greatest.get(leaf.path, np.inf) <= max(_OF_ROUNDING * allowed, of_constants):
             return False
     return True
 

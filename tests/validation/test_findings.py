@@ -403,6 +403,21 @@ def test_rounding_that_a_deep_network_amplifies_passes():
     assert "FAILED" not in html.render([report]) + str(report)
 
 
+@pytest.mark.parametrize("factor", [0.5**0.5, 0.5**0.5 * 1.000001])
+def test_a_factor_may_be_the_float32_of_the_inverse_divisor(factor):
+    """As in GELU, where TF1 divides by sqrt(2) and a port multiplies by 1 / sqrt(2)."""
+
+    def tf1(inputs, training):
+        return dense(inputs, 3, "in") / 2.0**0.5
+
+    def rounding_more(inputs, training):
+        return (dense(inputs, 3, "in") * factor + 100.0) - 100.0
+
+    report = validate(Migration(tf1=tf1, port=shim_port(rounding_more), inputs=ROWS), checks=["random-inference"])
+    assert report.ok == (factor == 0.5**0.5), str(report)
+    assert ("differ by rounding only" in report.checks[0].summary) == report.ok
+
+
 @pytest.mark.slow
 def test_a_small_change_in_a_deep_network_is_no_rounding():
     report = validate(Migration(tf1=deep, port=shim_port(deep, off=1e-8), inputs=IMAGES))

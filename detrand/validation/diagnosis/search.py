@@ -63,7 +63,7 @@ class Diagnosis(NamedTuple):
       divergences: the places, in the order of the computation.
       greatest: the greatest absolute difference of each output if both programs compute in float64, by path; nothing
         for an output of a different shape, or if the port computes in half precision by itself.
-      as_written: the outputs of the port's graph in its own dtypes, by path, if nothing diverges in float64.
+      as_written: the outputs of the port's graph in its own dtypes, by path, if next to nothing diverges in float64.
       tensors: how the tensors differ, in TF1's order of computation.
       trials: the substitutes that make more agree, one for each divergence.
     """
@@ -103,7 +103,7 @@ def find_divergences(
         return replace(found, inputs=names, taken=(of_tf1, of_port))
 
     divergences = tuple(map(with_names, search.divergences()))
-    as_written = {} if divergences else port.outputs_as_written()
+    as_written = port.outputs_as_written() if search.is_fine or not divergences else {}
     return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
 
 
@@ -170,7 +170,7 @@ class _Search:
         self._known = [trial for trial in known if trial.hyperparameter is None]
         self._search_in(port)
         self.trials: list[Trial] = []
-        self._rtol = RTOLS[0]
+        self._rtol, self.is_fine = RTOLS[0], False
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
 
@@ -184,7 +184,7 @@ class _Search:
         first = self._port.run()
         state = self._compared(first)
         if not state.differs or not state.diverged or state.differs_slightly:
-            self._rtol = RTOLS[1]
+            self._rtol, self.is_fine = RTOLS[1], True
             state = self._compared(first)
         if not self._port.computes_narrowly:
             self.greatest = state.differences()
