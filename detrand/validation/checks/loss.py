@@ -107,6 +107,14 @@ def loss_of_other_outputs(runner: Runner, of_step: tuple[float, float]) -> Found
 _SEEN = "seen in the losses of outputs with distinct weights"
 
 
+def difference_elsewhere(runner: Runner) -> float | None:
+    """Return by how much the port's loss of outputs with distinct weights is greater than TF1's; None if not known."""
+    with passing_over():  # the loss may not be one that can be traced
+        losses = _losses_of_other_outputs(runner)
+        return None if losses is None else losses[0] - losses[1]
+    return None
+
+
 def _losses_of_other_outputs(runner: Runner) -> tuple[float, float] | None:
     """Return the losses of other outputs of the port and of TF1; None if one is not known."""
     other = runner.tf1.loss_of_other_outputs()

@@ -14,7 +14,7 @@ from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
-from detrand.validation.checks.loss import findings_of_loss, is_reproduced, loss_of_other_outputs
+from detrand.validation.checks.loss import difference_elsewhere, findings_of_loss, is_reproduced, loss_of_other_outputs
 from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
@@ -265,7 +265,8 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
             return None
 
         port, tf1, comparison = _as_one_loss(trained) if is_split else trained[:3]
-        return causes_of_training(port, tf1, comparison, runner.audit.differing, port_loss)
+        elsewhere = functools.partial(difference_elsewhere, runner)
+        return causes_of_training(port, tf1, comparison, runner.audit.differing, port_loss, elsewhere)
 
     by_execution = list(map(causes_of, differing.values()))
     parts = {name: causes for each in reversed(by_execution) for name, causes in each.items()}

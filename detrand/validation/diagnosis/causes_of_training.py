@@ -83,11 +83,13 @@ def causes_of_training(
     comparison: StepsComparison,
     hyperparameters: Sequence[AuditedHyperparameter] = (),
     port_loss: Callable[[int, Any], float | None] = lambda step, outputs: None,
+    elsewhere: Callable[[], float | None] = lambda: None,
 ) -> dict[str, tuple[Cause, ...]]:
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
     A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
-    ``port_loss`` returns the port's loss of outputs and the step's labels, without regularization.
+    ``port_loss`` returns the port's loss of outputs and the step's labels, without regularization. By how much the
+    port's loss of far other outputs is greater than TF1's, ``elsewhere`` returns, if that is known.
     """
     found: dict[str, tuple[Cause, ...]] = {}
     for name in comparison.names:
@@ -98,7 +100,9 @@ def causes_of_training(
         differing = [step for step, by_name in comparison.steps.items() if not by_name.get(name, True)]
         step = next((each for each in differing if not _follows(name, comparison.steps[each])), None)
         of_step = differing[0] if step is None else step  # outputs that differ do not hide a loss that does
-        if name == "loss" and (of_loss := tuple(_loss_of_outputs(port, tf1, comparison, port_loss, of_step))):
+        if name == "loss" and (
+            of_loss := tuple(_loss_of_outputs(port, tf1, comparison, port_loss, elsewhere, of_step))
+        ):
             found[name] = of_loss
             continue
         if step is None or any(
@@ -697,6 +701,7 @@ def _loss_of_outputs(
     tf1: Training,
     comparison: StepsComparison,
     port_loss: Callable[[int, Any], float | None],
+    elsewhere: Callable[[], float | None],
     step: int,
 ) -> Iterator[Cause]:
     """Yield how the two losses of TF1's outputs differ in a step, if they do."""
@@ -706,7 +711,8 @@ def _loss_of_outputs(
         return
     if all(by_name.get("gradients", False) for by_name in comparison.steps.values()):
         losses = np.array([[_unregularized_loss(step) for step in each.steps] for each in (port, tf1)])
-        if np.allclose(losses[0] - losses[1], loss - desired, rtol=CLOSE, atol=0):
+        far = elsewhere() if np.allclose(losses[0] - losses[1], loss - desired, rtol=CLOSE, atol=0) else math.nan
+        if far is None or is_close(far, loss - desired):
             of_port = f"TF1's {'+' if loss > desired else '-'} {abs(loss - desired):.6g}"
             constant = f"the losses differ by a constant: the port's is {of_port}"
             yield Cause(constant, "the gradients agree")

@@ -253,6 +253,22 @@ def cross_entropy_of_logits(labels, outputs):
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=outputs))
 
 
+def test_the_sign_of_an_entropy_is_no_constant_where_policies_are_nearly_uniform():
+    """The gradient of an entropy is next to 0 there."""
+
+    def with_entropy(sign):
+        def loss(labels, outputs):
+            logits = 1e-4 * outputs
+            entropy = -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), 1)
+            return tf.reduce_mean(outputs[:, 0] ** 2) + sign * tf.reduce_mean(entropy)
+
+        return loss
+
+    finding, *others = validated(with_entropy(0.1), of_tf1=with_entropy(-0.1), checks=["training-steps"]).findings
+    assert not others
+    assert "constant" not in finding.title and finding.confirmed != "the gradients agree"
+
+
 @pytest.mark.slow_except("*a size of the outputs-gradients")
 @pytest.mark.parametrize(
     ("labels", "losses", "title", "confirmed"),
