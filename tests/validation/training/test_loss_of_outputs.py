@@ -256,15 +256,32 @@ def cross_entropy_of_logits(labels, outputs):
 def test_the_sign_of_an_entropy_is_no_constant_where_policies_are_nearly_uniform():
     """The gradient of an entropy is next to 0 there."""
 
-    def with_entropy(sign):
+    def with_entropy(added):
         def loss(labels, outputs):
-            logits = 1e-4 * outputs
-            entropy = -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), 1)
-            return tf.reduce_mean(outputs[:, 0] ** 2) + sign * tf.reduce_mean(entropy)
+            entropy = -tf.reduce_sum(tf.nn.softmax(outputs) * tf.nn.log_softmax(outputs), 1)
+            return added(tf.reduce_mean(tf.reduce_sum(outputs * labels, 1)), 0.1 * tf.reduce_mean(entropy))
 
         return loss
 
-    finding, *others = validated(with_entropy(0.1), of_tf1=with_entropy(-0.1), checks=["training-steps"]).findings
+    def policy(x, training):
+        return tf.matmul(x, tf.get_variable("kernel", (3, 4), initializer=tf.random_normal_initializer(stddev=1e-5)))
+
+    train = detrand.TrainStep(
+        labels=NUMBERS,
+        tf1_loss=with_entropy(tf.subtract),
+        port_loss=with_entropy(tf.add),
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(1e-5),
+        port_optimizer=lambda: keras.optimizers.SGD(1e-5),
+        steps=2,
+    )
+    given = detrand.Migration(
+        tf1=policy,
+        port=lambda: keras.layers.Dense(4, use_bias=False, kernel_initializer=keras.initializers.RandomNormal(0, 1e-5)),
+        inputs=numbers(6, 3),
+        name_map={"kernel": "dense/kernel"},
+        train=train,
+    )
+    finding, *others = detrand.validate(given, checks=["training-steps"]).findings
     assert not others
     assert "constant" not in finding.title and finding.confirmed != "the gradients agree"
 
