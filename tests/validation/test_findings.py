@@ -360,6 +360,50 @@ def test_a_port_does_not_get_the_inside_of_a_dilated_convolution():
     assert of_dilation.rest_agrees
 
 
+def test_a_factor_before_several_dilated_convolutions_is_a_finding():
+    """What a layer of a WaveNet takes, goes into a filter, a gate and the sum after them."""
+
+    def of_tf1(inputs, training):
+        def causal(x, name, dilation):
+            padded = tf.pad(x, [[0, 0], [dilation, 0], [0, 0]])
+            return tf.nn.convolution(padded, v1.get_variable(name, (2, 3, 3)), padding="VALID", dilations=[dilation])
+
+        hidden, skips = inputs, 0.0
+        for number in range(3):
+            both = (causal(hidden, f"{name}_{number}", 2**number) for name in ("filter", "gate"))
+            out = tf.tanh(next(both)) * tf.sigmoid(next(both))
+            hidden += dense(out, 3, f"dense_{number}")
+            skips += dense(out, 3, f"skip_{number}")
+        return dense(tf.nn.relu(skips), 2, "out")
+
+    class Port(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            for number in range(3):
+                for name in ("filter", "gate"):
+                    layer = keras.layers.Conv1D(
+                        3, 2, dilation_rate=2**number, padding="causal", use_bias=False, name=f"{name}_{number}"
+                    )
+                    setattr(self, f"{name}_{number}", layer)
+                for name, size in (("dense", 3), ("skip", 3)):
+                    setattr(self, f"{name}_{number}", keras.layers.Dense(size, name=f"{name}_{number}"))
+            self.out = keras.layers.Dense(2, name="out")
+
+        def call(self, hidden):
+            skips = 0.0
+            for number in range(3):
+                of = [getattr(self, f"{name}_{number}") for name in ("filter", "gate", "dense", "skip")]
+                out = keras.ops.tanh(of[0](hidden)) * keras.ops.sigmoid(of[1](hidden))
+                hidden = (hidden + of[2](out)) * 0.7
+                skips = skips + of[3](out)
+            return self.out(keras.ops.relu(skips))
+
+    names = {f"{name}_{number}": f"port/{name}_{number}/kernel" for name in ("filter", "gate") for number in range(3)}
+    given = Migration(tf1=of_tf1, port=Port, inputs=IMAGES[..., 0, :], name_map=names)
+    report = validate(given, checks=["constant-weights"])
+    assert [finding.title for finding in report.findings] == ["only the port multiplies by 0.7"], str(report)
+
+
 def test_a_shortcut_from_a_different_tensor_is_a_finding():
     def residual(inputs, training, late=False):
         hidden = dense(inputs, 6, "in")

@@ -546,8 +546,8 @@ class _Search:
     def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
         """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""
         tensor = trial.ends[1]
-        if trial.edge is None or tensor is None or not rest.diverged:
-            return trial, rest
+        if trial.edge is None or trial.edge not in trial.substitution.edges or tensor is None or not rest.diverged:
+            return trial, rest  # or all ops take it already
         array = trial.substitution.edges[trial.edge]
         everywhere = replace(
             trial, substitution=Substitution(dict.fromkeys(self._port.edges_of(tensor), array)), edge=None
