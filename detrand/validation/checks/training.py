@@ -38,7 +38,7 @@ from detrand.validation.training.compare import (
     updates_agree,
     with_equal_averages,
 )
-from detrand.validation.training.penalties import with_penalties
+from detrand.validation.training.penalties import with_penalties, without_variables
 from detrand.validation.training.port import TrainedConstantsError, lines_of_optimizer, port_loss_of, train_port
 from detrand.validation.training.probe import RATE
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
@@ -302,9 +302,12 @@ def _with_penalties_of_port(runner: Runner, differing: Mapping[str, _Trained]) -
         return None
     initial, found = runner.tf1.outcome(TRAINING).initial, dict[str, _Trained]()
     for how, trained in differing.items():
-        tf1 = with_penalties(trained.tf1, initial, penalties)
-        compared = compare_trainings(runner.migration, trained.port, tf1, guided=True, noise=trained.noise)
-        found[how] = trained._replace(tf1=tf1, comparison=compared[0], left_out=compared[1])
+        gradients = trained.tf1.steps[0]["gradients"]
+        by_penalty = {name for name, (own, _) in penalties.items() if own == "none" and name not in gradients}
+        tf1, port = (without_variables(each, by_penalty) for each in (trained.tf1, trained.port))
+        tf1 = with_penalties(tf1, initial, penalties)
+        compared = compare_trainings(runner.migration, port, tf1, guided=True, noise=trained.noise)
+        found[how] = trained._replace(port=port, tf1=tf1, comparison=compared[0], left_out=compared[1])
         for by_name in compared[0].steps.values():
             gradients = by_name.get("gradients")
             gradients_agree = gradients is None or gradients.ok or _follows_from_variables(runner, gradients)

@@ -6,9 +6,9 @@ reads those that TF1's update adds to gradients, and `with_penalties` gives a tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_op
 from detrand.validation.audit.dataflow import ADDS, Dataflow
 from detrand.validation.audit.hyperparameters import AMOUNTS, SQUARES, factors_of
-from detrand.validation.training.steps import Training
+from detrand.validation.training.steps import WEIGHT_AVERAGES, Training
 from detrand.validation.training.train_op import Update
 from detrand.variables.tf1_view import TF1View
 
@@ -94,3 +94,20 @@ def with_penalties(training: Training, initial: Mapping[str, np.ndarray], penalt
                 gradients[name] = np.asarray(total, before[name].dtype)
         changed.append({**step, "loss": loss.astype(np.asarray(step["loss"]).dtype), "gradients": gradients})
     return replace(training, steps=tuple(changed))
+
+
+def without_variables(training: Training, names: Collection[str]) -> Training:
+    """Return a training without some variables, such as those that only a penalty trains."""
+
+    def without(part: str, values: Any) -> Any:
+        if part == "slots":
+            return {kind: without("", of_kind) for kind, of_kind in values.items()}
+        return {name: array for name, array in values.items() if name not in names}
+
+    kinds, steps = {"gradients", "weights", "moving_averages", "slots", WEIGHT_AVERAGES}, list[dict[str, Any]]()
+    for step in training.steps:
+        changed = {part: without(part, values) if part in kinds else values for part, values in step.items()}
+        if not changed.get("moving_averages", True):  # as where a program has none
+            del changed["moving_averages"]
+        steps.append(changed)
+    return replace(training, steps=tuple(steps))

@@ -243,6 +243,45 @@ def test_the_line_of_a_regularizer_is_named_without_training():
     assert "keras.layers.Dense(3" in finding.port.source
 
 
+def test_a_penalty_trains_what_the_loss_does_not_depend_on():
+    """The last layers of a network may lead to no output."""
+
+    def tf1(inputs, training):
+        given = {"kernel_regularizer": lambda w: 0.01 * tf.reduce_sum(w**2)}
+        logits = v1.layers.dense(inputs, 3, name="logits", **given)
+        v1.layers.dense(logits, 2, name="unused", **given)
+        return logits
+
+    class Port(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            given = dict.fromkeys(("kernel_regularizer", "bias_regularizer"), keras.regularizers.L2(0.01))
+            self.logits = keras.layers.Dense(3, name="logits", **given)
+            self.unused = keras.layers.Dense(2, name="unused", **given)
+
+        def call(self, inputs):
+            logits = self.logits(inputs)
+            self.unused(logits)
+            return logits
+
+    def train_op(loss):
+        return v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+
+    train = TrainStep(
+        labels=LABELS,
+        tf1_loss=cross_entropy,
+        port_loss=SPARSE,
+        tf1_train_op=train_op,
+        port_optimizer=lambda: keras.optimizers.SGD(0.1, 0.9),
+        steps=3,
+    )
+    with enable_v1_layers():
+        given = Migration(tf1=tf1, port=Port, inputs=INPUTS, train=train)
+        (finding,) = validate(given, checks=["training-steps"]).findings
+    assert finding.title.startswith("regularizer differs in logits/bias, unused/bias: none (TF1)")
+    assert finding.confirmed
+
+
 class WithLoss(keras.layers.Dense):
     def call(self, inputs):
         self.add_loss(0.01 * keras.ops.sum(self.kernel**2))
