@@ -681,6 +681,16 @@ def highway(inputs, training, *, carries=False, layers=1):
     return dense(hidden, 2, "last")
 
 
+def test_inputs_in_a_dict_have_the_names_of_their_keys():
+    def crossed(features, training, exchanged=False):
+        first, second = features["user"], features["item"]
+        first, second = (second, first) if exchanged else (first, second)
+        return dense(3.0 * first + second, 2, "last")
+
+    finding = only_finding_of(crossed, shim_port(crossed, exchanged=True), {"user": ROWS, "item": ROWS[::-1] + 1.0})
+    assert "input 0 (features['item'])" in finding.title and "input 1 (features['user'])" in finding.title
+
+
 @pytest.mark.slow_except("3")
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_gate_the_other_way_round_is_one_finding(layers):

@@ -242,7 +242,7 @@ def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
         return
     yield from _decay_of_weights(next(step for step in steps if step.differing))
     differing = list(dict.fromkeys(name for step in steps for name in step.differing))
-    likely = list(_changed_gradients(steps, differing, tf1.lines.get(CLIPPING, ""), port.clipping))
+    likely = list(_changed_gradients(steps, differing, tf1.lines.get(CLIPPING, ""), port.clipping or ""))
     yield from likely or _multiple_of_updates(steps, differing)
 
 
@@ -376,7 +376,7 @@ def _updates_of_steps(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[_
 
 def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
     """Yield what the lines of one program do to gradients, where neither the updates nor a probe show it."""
-    if CLIPPING in tf1.lines and not port.clipping:
+    if CLIPPING in tf1.lines and port.clipping == "":
         yield Cause("TF1 clips gradients, and no argument of the port's optimizer does", line=CLIPPING)
     elif port.clipping and CLIPPING not in tf1.lines:
         yield Cause(f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does")

@@ -20,7 +20,8 @@ import numpy as np
 
 from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
-from detrand.comparison.structures import flatten
+from detrand.comparison.structures import flatten, packed_as
+from detrand.comparison.values import OUTPUT, leaves_by_path
 from detrand.validation.audit.hyperparameters import BATCH_AXIS, RATE
 from detrand.validation.diagnosis.candidates import (
     Crossing,
@@ -95,7 +96,7 @@ def find_divergences(
     tf1 = replace(tf1, ops=with_dilations(tf1.ops)).of_outputs(differing)
     inputs = dict(zip(tf1.inputs, map(np.asarray, flatten(list(migration.first_batch()))), strict=False))
     search = _Search(tf1, port, inputs, differing, known, hyperparameters)
-    names = _names_of_inputs(migration.tf1)
+    names = _names_of_inputs(migration.tf1, migration.first_batch())
     named = {op: f"input {number} ({name})" for number, (op, name) in enumerate(zip(tf1.inputs, names, strict=False))}
 
     def with_names(found: Divergence) -> Divergence:
@@ -107,13 +108,19 @@ def find_divergences(
     return Diagnosis(divergences, search.greatest, as_written, search.tensors, tuple(search.trials))
 
 
-def _names_of_inputs(function: Any) -> tuple[str, ...]:
-    """Return the names of the inputs of a TF1 program, as far as its function has them."""
+def _names_of_inputs(function: Any, batch: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of the inputs of a TF1 program, or of parts of them, as far as its function has them."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a graph
         return ()
-    return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    found = list[str]()
+    for name, given in zip(names, batch, strict=False):
+        numbers = leaves_by_path(packed_as(given, itertools.count()))
+        paths = {number: "" if path == OUTPUT else path for path, number in numbers.items()}
+        found += (f"{name}{paths[number]}" for number in sorted(paths))
+    return tuple(found)
 
 
 def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace, tf1_shapes: Shapes) -> list[TracedOp]:

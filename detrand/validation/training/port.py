@@ -292,9 +292,10 @@ class TrainedPort:
         return tuple(name for name, exposed in exposes.items() if not exposed)
 
     @property
-    def clipping(self) -> str:
-        """The argument with which its optimizer clips gradients; empty if it has none."""
-        return next((name for name in CLIPPING_ARGUMENTS if getattr(self._optimizer, name, None)), "")
+    def clipping(self) -> str | None:
+        """The argument with which its optimizer clips gradients, empty without one; None if it may clip in code."""
+        given = {name: getattr(self._optimizer, name) for name in CLIPPING_ARGUMENTS if hasattr(self._optimizer, name)}
+        return next(filter(given.get, given), "" if len(given) == len(CLIPPING_ARGUMENTS) else None)
 
     @property
     def averaged(self) -> tuple[str, ...]:

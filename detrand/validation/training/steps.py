@@ -50,7 +50,8 @@ class Training:
         slices as they are, and how many times as much TF1 applies of a gradient that comes in none.
       lines: the lines of TF1's update, by what they do; see `train_op.Update`.
       schedule: the function of ``tf.train`` that computes TF1's learning rate; empty if there is none.
-      clipping: the argument with which a port's optimizer clips gradients; empty if it has none.
+      clipping: the argument with which a port's optimizer clips gradients, empty without one; None if it has no such
+        arguments, and may clip in code.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
       decays: the weight decay that TF1's update adds to gradients, by variable, as a regularizer of the same effect.
       lines_of_penalties: the lines that penalize variables in TF1's total loss, or else decay them in its update, by
@@ -70,7 +71,7 @@ class Training:
     norms_of_slices: tuple[tuple[float, float], ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
     schedule: str = ""
-    clipping: str = ""
+    clipping: str | None = ""
     regularizers: Mapping[str, str] = field(default_factory=dict)
     decays: Mapping[str, str] = field(default_factory=dict)
     lines_of_penalties: Mapping[str, str] = field(default_factory=dict)

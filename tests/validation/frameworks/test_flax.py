@@ -235,6 +235,32 @@ def of_autoencoder(port=Autoencoder):
     return Migration(tf1=autoencoder, port=port, inputs=numbers(5, 6), expect=["initializers-match"])
 
 
+@pytest.mark.slow
+def test_a_port_that_clips_in_code_of_its_own_is_not_said_not_to():
+    def train_op(loss):
+        variables = v1.trainable_variables()
+        gradients = [tf.clip_by_norm(each, 0.05) for each in v1.gradients(loss, variables)]
+        return v1.train.RMSPropOptimizer(0.01, 0.9, epsilon=1e-5).apply_gradients(
+            zip(gradients, variables, strict=True)
+        )
+
+    def clip(gradients, state, parameters=None):
+        norm = lambda each: jax.numpy.linalg.norm(each.ravel())  # noqa: E731
+        limited = jax.tree.map(lambda each: each / jax.numpy.maximum(norm(each) / 0.05, 1.0), gradients)
+        return limited, state
+
+    def port_optimizer():
+        own = optax.GradientTransformation(lambda parameters: optax.EmptyState(), clip)
+        return optax.chain(own, optax.rmsprop(0.01, 0.8, 1e-5, initial_scale=1.0))
+
+    given = trained(
+        of_encoder(), **OF_ENCODER, tf1_optimizer=None, tf1_train_op=train_op, port_optimizer=port_optimizer
+    )
+    (finding,) = validate(given, checks=["training-steps"]).findings
+    assert "no argument of the port's optimizer" not in finding.title
+    assert "decay" in finding.title
+
+
 OF_ENCODER = {"labels": numbers(3, 5, 6), "tf1_loss": v1.losses.mean_squared_error, "port_loss": mean_square}
 OF_AUTOENCODER = {"labels": numbers(5, 4, 4, 2), "tf1_loss": evidence, "port_loss": evidence_in_jax}
 SOUND = {
