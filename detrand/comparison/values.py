@@ -170,12 +170,16 @@ class Difference:
 
     def texts(self) -> tuple[str, str]:
         """Return the desired value and the actual one as text."""
-        actual, desired = _as_texts(self.actual, self.desired)
+        actual, desired = as_texts(self.actual, self.desired)
         return desired, actual
 
 
-def _as_texts(actual: Any, desired: Any) -> tuple[str, str]:
-    """Return two values as text, numbers with the fewest digits that show by how much they differ, but at least 4."""
+def as_texts(actual: Any, desired: Any) -> tuple[str, str]:
+    """Return two values as text, numbers with the fewest digits that show by how much they differ, but at least 4.
+
+    >>> as_texts(2.77321, 2.77343)
+    ('2.7732', '2.7734')
+    """
     if not isinstance(actual, (float, complex)) and not isinstance(desired, (float, complex)):
         return shorten(repr(actual), 24), shorten(repr(desired), 24)
     difference = actual - desired

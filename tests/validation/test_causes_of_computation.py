@@ -296,7 +296,7 @@ def looped(inputs, training, runs=4, shift=0):
 @pytest.mark.parametrize("runs", [3, 6])
 def test_the_number_of_iterations_is_named(runs):
     finding = only_finding(looped, ROWS, runs=runs)
-    assert finding.title == f"upper limit (as of a loop's iterations) differs: 4 (TF1), {runs} (port)", str(finding)
+    assert finding.title == f"upper limit of a comparison differs: 4 (TF1), {runs} (port)", str(finding)
     assert finding.confirmed
 
 

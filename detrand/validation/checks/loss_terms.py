@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand.checkpoints.upstream import all_upstream, op_of
+from detrand.comparison.values import as_texts
 from detrand.validation.diagnosis.causes import Cause, is_close, of_values
 from detrand.validation.diagnosis.matching import RTOLS
 from detrand.validation.diagnosis.op_kinds import COPIES, kind
@@ -224,7 +225,7 @@ def _difference(
     values = sum(term.value for term in terms[0]), sum(term.value for term in terms[1])
     ratio = values[1] / values[0] if values[0] else math.nan
     if others is None or not math.isclose(ratio, _ratio(others, terms), rel_tol=_OF_RATIO):
-        of_tf1, of_port = (f"{value:.4g}" for value in values)
+        of_tf1, of_port = as_texts(*values)
         confirmed = "all other terms agree"
         cause = of_values("a term of the loss", of_tf1, of_port, confirmed, fault=Fault.TERM, remedy="")
         return Difference(cause, *ends, is_multiple=False)

@@ -83,7 +83,7 @@ _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds",
 CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
-    **{"Less": "upper limit (as of a loop's iterations)", "FloorDiv": "integer divisor"},
+    **{"Less": "upper limit of a comparison", "FloorDiv": "integer divisor"},
 }
 # Names of arguments that TensorFlow's own functions call differently.
 _ARGUMENTS = {
