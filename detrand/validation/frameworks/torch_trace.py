@@ -536,11 +536,11 @@ class TorchTrace(RecordedPort):
                         changes.set(layer, "batch_first", True)
                     return compute(run)
 
-            with contextlib.suppress(Exception):  # shapes that do not fit
-                yield (
-                    [paths[id(each)] for each in chosen],
-                    TorchTrace(module, computed, view, line_of, paths, variables),
-                )
+            try:
+                traced = TorchTrace(module, computed, view, line_of, paths, variables)
+            except Exception:  # shapes that do not fit
+                continue
+            yield [paths[id(each)] for each in chosen], traced
 
     def _recorded(self, substituted: Substitution) -> _Recorder:
         """Run the module in float64, and return what it has run."""

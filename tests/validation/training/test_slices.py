@@ -212,6 +212,24 @@ def test_a_norm_of_slices_is_a_cause_where_the_port_clips_by_that_of_sums(
     assert [finding.title for finding in found.findings] == titles, found.details
 
 
+@pytest.mark.slow
+def test_a_port_that_does_not_clip_is_not_said_to_clip_by_sums():
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return looked_up_and_multiplied(ids, training)
+
+    (finding,) = check(
+        tf1=looked_up_and_multiplied,
+        port=Port,
+        inputs=AGAIN,
+        tf1_optimizer=None,
+        tf1_train_op=functools.partial(clipped, v1.train.GradientDescentOptimizer, False),
+        port_optimizer=lambda: DenseSGD(0.01),
+    ).findings
+    assert finding.title != OF_SLICES and "clip" in finding.title, finding.title
+
+
 SOME_ROWS = np.array([[0, 2], [2, 1], [3, 0]] * 2)  # of the table, the same ones in each step
 ROWS_STAY = "TF1 leaves rows of table without gradients as they are, the port does not"
 
