@@ -681,6 +681,15 @@ def highway(inputs, training, *, carries=False, layers=1):
     return dense(hidden, 2, "last")
 
 
+def test_another_number_in_a_logarithm_is_not_said_to_be_added_in_one_program():
+    def logarithm(inputs, training, added=None):
+        inputs = tf.abs(inputs)
+        return dense(tf.math.log1p(inputs) if added is None else tf.math.log(inputs + added), 2, "last")
+
+    finding = only_finding_of(logarithm, shim_port(logarithm, added=0.001), ROWS)
+    assert finding.title == "what is computed differs: Log1p (TF1), AddV2, Log (port)", finding.title
+
+
 def test_inputs_in_a_dict_have_the_names_of_their_keys():
     def crossed(features, training, exchanged=False):
         first, second = features["user"], features["item"]

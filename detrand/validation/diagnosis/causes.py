@@ -80,6 +80,7 @@ _ATTRIBUTES_OF = {
 }
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
+_WITH_ARITHMETIC = {"FloorDiv", "Log1p", "Expm1", "SquaredDifference", "L2Loss"}  # which do some of it themselves
 CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
@@ -940,7 +941,7 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
     for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
-        if len(arithmetic) == 1 and not {*_ARITHMETIC, "FloorDiv"} & others.keys() and not computes:
+        if len(arithmetic) == 1 and not (_ARITHMETIC.keys() | _WITH_ARITHMETIC) & others.keys() and not computes:
             factor = divergence.factors[who != "TF1"] if arithmetic[0] in (divergence.tf1, divergence.port) else None
             yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0], factor)}")
 
