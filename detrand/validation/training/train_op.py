@@ -71,7 +71,8 @@ def norms_of_slices(update: Update) -> tf.Tensor | None:
     pairs = [(each.gradient, each.of_loss) for each in update.applied]
     dense = [pair for pair in pairs if all(isinstance(each, tf.Tensor) and _is_run(each) for each in pair)]
     has_slices = any(isinstance(each, tf.IndexedSlices) for each in gradients)
-    if CLIPPING not in update.lines or not has_slices or not dense:
+    dtypes = {each.dtype for each in (*gradients, *(each for pair in dense for each in pair))}
+    if CLIPPING not in update.lines or not has_slices or not dense or len(dtypes) > 1:
         return None
     applied, of_loss, all_together = (tf.linalg.global_norm(of) for of in (*zip(*dense, strict=True), gradients))
     return tf.stack([all_together, applied / of_loss])

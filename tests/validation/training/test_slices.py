@@ -212,6 +212,32 @@ def test_a_norm_of_slices_is_a_cause_where_the_port_clips_by_that_of_sums(
     assert [finding.title for finding in found.findings] == titles, found.details
 
 
+def test_slices_of_another_dtype_are_clipped_as_well():
+    def tf1(ids, training):
+        rows = tf.gather(v1.get_variable("table", (12, 3), tf.float64), ids[:, 0])
+        return tf.matmul(tf.cast(rows, tf.float32), v1.get_variable("kernel", (3, 3)))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return tf1(ids, training)
+
+    def train_op(loss):
+        variables = v1.trainable_variables()
+        gradients = [tf.clip_by_norm(each, 10.0) for each in tf.gradients(loss, variables)]
+        return v1.train.GradientDescentOptimizer(0.01).apply_gradients(zip(gradients, variables, strict=True))
+
+    found = check(
+        tf1=tf1,
+        port=Port,
+        inputs=AGAIN,
+        tf1_optimizer=None,
+        tf1_train_op=train_op,
+        port_optimizer=lambda: v1.train.GradientDescentOptimizer(0.01),
+    )
+    assert "all 4 steps identical" in found.summary, found.details  # the probe clips larger gradients
+
+
 @pytest.mark.slow
 def test_a_port_that_does_not_clip_is_not_said_to_clip_by_sums():
     class Port(keras.layers.Layer):
