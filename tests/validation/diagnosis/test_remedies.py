@@ -142,7 +142,10 @@ def test_the_momentum_of_moving_averages_is_that_of_the_framework():
     assert remedy_in("torch", of_layer) == "pass momentum=0.01: in PyTorch, it is the share of the new value"
 
 
-IN_BOTH = {OwnForm.CLIP_GLOBAL_NORM, OwnForm.CLIP_EACH_NORM, OwnForm.CLIP_ELEMENTS, OwnForm.EPSILON_OF_ADAM}
+IN_BOTH = {
+    *(OwnForm.CLIP_GLOBAL_NORM, OwnForm.CLIP_EACH_NORM, OwnForm.CLIP_ELEMENTS, OwnForm.EPSILON_OF_ADAM),
+    *(OwnForm.FROM_LOGITS, OwnForm.FROM_PROBABILITIES, OwnForm.EXCHANGE, OwnForm.SMOOTH_LABELS),
+}
 IN_FLAX = {OwnForm.FLATTEN}
 
 
