@@ -603,7 +603,7 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
     """Return whether outputs differ by rounding only; not where the user says how close they must be.
 
     The graph that computes in float64 must be what the port computes: in float32, it has the port's outputs. The
-    constants of both are in float32, so that 1 / sqrt(2) may be another number than 1 by sqrt(2).
+    constants of both are in float32, so dividing by sqrt(2) differs from multiplying by 1 / sqrt(2) in the last place.
     """
     leaves = leaves_by_path(port.outputs)
     differing = [leaf for leaf in outputs.leaves if not leaf.ok]

@@ -67,7 +67,7 @@ _Step = Mapping[str, Any]  # what was recorded of a training step, by name
 UPDATED = {"weights", "slots", "updates"}
 _WITH_THIS = "with this, the updates of both programs agree"
 _WITH_GRADIENTS = "with TF1's gradients, the updates agree"
-_STOPS = "tf.stop_gradient, and in PyTorch detach() or torch.no_grad()"
+_STOPS = "what stops gradients, such as tf.stop_gradient or detach()"
 AVERAGES_OF_WEIGHTS = {WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES}
 MOVING_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _OPTIMIZER_DIFFERS = (
@@ -88,8 +88,8 @@ def causes_of_training(
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
     A part that differs only because an earlier one does is left out: gradients differ where outputs do. Given a step,
-    ``port_loss`` returns the port's loss of outputs and the step's labels, without regularization. By how much the
-    port's loss of far other outputs is greater than TF1's, ``elsewhere`` returns, if that is known.
+    ``port_loss`` returns the port's loss of outputs and the step's labels, without regularization. ``elsewhere``
+    returns how much greater the port's loss of very different outputs is than TF1's; None if that is not known.
     """
     found: dict[str, tuple[Cause, ...]] = {}
     for name in comparison.names:
@@ -185,7 +185,7 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
         stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
         if stopped:
             none = f"in {who}, the gradient of {stopped[0]} is None"
-            yield Cause(f"{none}: {_STOPS}, or the loss does not depend on it")
+            yield Cause(f"{none}: the loss does not depend on it, or look for {_STOPS}")
     for name in names:
         arrays = tf1.get(name), port.get(name)
         if any(array is None for array in arrays):

@@ -217,19 +217,24 @@ class _Search:
         return one_for_each_fault([divergence for _, divergence in found])
 
     def _with_batch_first(self, state: TraceComparison) -> tuple[Divergence | None, TraceComparison]:
-        """Search on in a port whose layers take the batch from the first axis, if more agrees then.
+        """Search on in the port with those layers that take the batch from the first axis, if more agrees then.
 
         Returned are the divergence that this is, and the programs then.
         """
-        for layers, port in self._port.with_batch_first():
+        best, found = state, None
+        for layers, port in itertools.islice(self._port.with_batch_first(), _MOST_RUNS):
             then = self._compared(port.run())
-            if len(then.tf1.diverged) < len(state.tf1.diverged):
-                differing = AuditedHyperparameter(and_more(layers, _MOST_SHOWN), BATCH_AXIS, "0", "1")
-                first = next((op for op in state.port.diverged if is_in(op, layers)), None)
-                found = _of_hyperparameter(state, differing, first, len(layers), *state.tf1.first[:1])
-                self._search_in(port)
-                return found, then
-        return None, state
+            if len(then.tf1.diverged) < len(best.tf1.diverged):
+                best, found = then, (layers, port)
+            if not best.differs:
+                break
+        if found is None:
+            return None, state
+        layers, port = found
+        differing = AuditedHyperparameter(and_more(layers, _MOST_SHOWN), BATCH_AXIS, "0", "1")
+        first = next((op for op in state.port.diverged if is_in(op, layers)), None)
+        self._search_in(port)
+        return _of_hyperparameter(state, differing, first, len(layers), *state.tf1.first[:1]), best
 
     def _all(self, state: TraceComparison, done: Substitution) -> list[_Found]:
         """Return the divergences in the order of the computation, each with the trial that ends it."""

@@ -87,7 +87,7 @@ class TracedPort(Protocol):
         """Return the frames of the program that added an op, the outermost first, as ``traceback`` has them."""
 
     def with_batch_first(self) -> Iterator[tuple[Sequence[str], TracedPort]]:
-        """Yield the port with layers, given by name, that take the batch from the first axis, and not the second."""
+        """Yield names of layers, and the port in which these take the batch from the first axis, not the second."""
         return iter(())
 
 

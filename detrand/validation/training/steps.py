@@ -46,8 +46,8 @@ class Training:
       averaged: the variables that are averaged over the replicas when they are read.
       in_slices: the variables of which a port's optimizer of Keras 3 got gradients in slices, as of an embedding.
       sliced: the variables whose gradients come in slices; of TF1, if its inputs choose the rows.
-      norms_of_slices: where TF1 clips gradients of which some come in slices, of each step: the norm of all with these
-        slices as they are, and how many times as much TF1 applies of a gradient that comes in none.
+      norms_of_slices: if TF1 clips gradients, some of which come in slices, two numbers for each step: the global norm
+        of all, before slices are added up, and the factor by which TF1 scales those that come in no slices.
       lines: the lines of TF1's update, by what they do; see `train_op.Update`.
       schedule: the function of ``tf.train`` that computes TF1's learning rate; empty if there is none.
       clipping: the argument with which a port's optimizer clips gradients, empty without one; None if it has no such

@@ -30,9 +30,9 @@ def stacked(ids, training):
 
 
 class Stacked(nn.Module):
-    def __init__(self, batch_first=(True, True), activation=torch.tanh, permutes=False):
+    def __init__(self, batch_first=(True, True), activation=torch.tanh, permutes=False, permutes_between=False):
         super().__init__()
-        self.activation, self.permutes = activation, permutes
+        self.activation, self.permutes, self.permutes_between = activation, permutes, permutes_between
         self.embeddings = nn.Embedding(9, 6)
         self.first = nn.LSTM(6, 6, batch_first=batch_first[0])
         self.second = nn.LSTM(6, 6, batch_first=batch_first[1])
@@ -45,8 +45,10 @@ class Stacked(nn.Module):
         if self.permutes:
             hidden = hidden.transpose(0, 1)
         hidden, _ = self.first(hidden)
+        if self.permutes_between:
+            hidden = hidden.transpose(0, 1)
         hidden, (state, _) = self.second(hidden)
-        if self.permutes:
+        if self.permutes or self.permutes_between:
             hidden = hidden.transpose(0, 1)
         return self.out(torch.cat([hidden[:, 0], self.h(self.activation(self.of_batch(state, len(ids))))], 1))
 
@@ -89,6 +91,12 @@ def test_another_fault_after_it_is_named_too():
     assert first.title == TITLE.format("second")
     assert first.confirmed == "with batch_first=True, what follows agrees up to the next difference"
     assert "Tanh" in second.title and "Relu" in second.title
+
+
+@pytest.mark.slow
+def test_of_two_layers_the_one_that_gets_the_batch_second_is_not_named():
+    (finding,) = findings(batch_first=(False, False), permutes_between=True)
+    assert finding.title == TITLE.format("first")
 
 
 @pytest.mark.slow

@@ -146,18 +146,19 @@ def looked_up_and_multiplied(ids, training):
     return tf.matmul(rows, v1.get_variable("kernel", (3, 3)))
 
 
+class LookedUpAndMultiplied(keras.layers.Layer):
+    @track_tf1_style_variables
+    def call(self, ids, training=False):
+        return looked_up_and_multiplied(ids, training)
+
+
 @pytest.mark.slow
 def test_clipping_of_slices_that_an_optimizer_applies_without_a_kernel_is_named():
     """TF1's Adam updates rows by several ops."""
 
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, ids, training=False):
-            return looked_up_and_multiplied(ids, training)
-
     (finding,) = check(
         tf1=looked_up_and_multiplied,
-        port=Port,
+        port=LookedUpAndMultiplied,
         inputs=ONCE,
         tf1_optimizer=lambda: GloballyClipped(0.01),
         port_optimizer=lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, clipnorm=0.05),
@@ -196,14 +197,9 @@ OF_SLICES = "TF1 clips gradients by the norm of their slices, before it adds up 
 def test_a_norm_of_slices_is_a_cause_where_the_port_clips_by_that_of_sums(
     tf1_optimizer, port_optimizer, densify, titles
 ):
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, ids, training=False):
-            return looked_up_and_multiplied(ids, training)
-
     found = check(
         tf1=looked_up_and_multiplied,
-        port=Port,
+        port=LookedUpAndMultiplied,
         inputs=AGAIN,
         tf1_optimizer=None,
         tf1_train_op=functools.partial(clipped, tf1_optimizer, densify),
@@ -240,14 +236,9 @@ def test_slices_of_another_dtype_are_clipped_as_well():
 
 @pytest.mark.slow
 def test_a_port_that_does_not_clip_is_not_said_to_clip_by_sums():
-    class Port(keras.layers.Layer):
-        @track_tf1_style_variables
-        def call(self, ids, training=False):
-            return looked_up_and_multiplied(ids, training)
-
     (finding,) = check(
         tf1=looked_up_and_multiplied,
-        port=Port,
+        port=LookedUpAndMultiplied,
         inputs=AGAIN,
         tf1_optimizer=None,
         tf1_train_op=functools.partial(clipped, v1.train.GradientDescentOptimizer, False),
