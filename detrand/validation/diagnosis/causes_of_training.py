@@ -234,7 +234,7 @@ def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
     steps = list(_updates_of_steps(port.steps, tf1.steps))
     if _clips_before_it_adds_slices(tf1) and clipping_of([step.applied(step.port) for step in steps]) != NOT_CLIPPED:
         title = "TF1 clips gradients by the norm of their slices, before it adds up those of one row"
-        by_sums = "clipping in the port is by the norm of the sums"
+        by_sums = "if the port clips, it uses the norm of the sums"
         remedy = f"{by_sums}; to compare the rest, pass tf.convert_to_tensor(gradient) to TF1's clipping"
         yield Cause(title, line=CLIPPING, remedy=remedy)
         return

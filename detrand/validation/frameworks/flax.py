@@ -31,7 +31,7 @@ _OWN_FORMS = {
         "flatten the image with its channels last, or rearrange the kernel after it: Rearranged(name, function)"
     ),
     OwnForm.FROM_LOGITS: (
-        "call optax.softmax_cross_entropy or optax.sigmoid_binary_cross_entropy in the port, which read logits"
+        "in the port, call optax.softmax_cross_entropy or optax.sigmoid_binary_cross_entropy, which read logits"
     ),
     OwnForm.FROM_PROBABILITIES: "compute the loss from the logarithms of the outputs: losses of optax read logits",
     OwnForm.EXCHANGE: "pass the two in the other order; losses of optax take (predictions, targets)",

@@ -43,10 +43,10 @@ _OWN_FORMS = {
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
     OwnForm.FROM_LOGITS: (
-        "call torch.nn.functional.cross_entropy or binary_cross_entropy_with_logits in the port, which read logits"
+        "in the port, call torch.nn.functional.cross_entropy or binary_cross_entropy_with_logits, which read logits"
     ),
     OwnForm.FROM_PROBABILITIES: (
-        "call torch.nn.functional.binary_cross_entropy in the port, or nll_loss with the logarithms of the outputs"
+        "in the port, call torch.nn.functional.binary_cross_entropy, or nll_loss with the logarithms of the outputs"
     ),
     OwnForm.EXCHANGE: "pass the two in the other order; losses of PyTorch take (input, target)",
     OwnForm.SMOOTH_LABELS: (
