@@ -1,8 +1,9 @@
 """Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
 
 `candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, and what the
-programs move differently. `exchanges` yields what two ops take in each other's place, and `after_more_iterations` what
-a loop in Python comes to that has more iterations in one program.
+programs move differently. `exchanges` yields what two ops take in each other's place, `parts_in_another_order` the
+orders of what one op splits, and `after_more_iterations` what a loop in Python comes to that has more iterations in one
+program.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and 
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
 _PRODUCTS = {"MatMul", "Einsum"}
+_PARTING = {"Split", "SplitV", "Unpack", "StridedSlice"}
+_MOST_PARTS = 4  # as the gates of an LSTM
 
 # A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
 Pair = tuple[str, str, Edge | None]
@@ -32,6 +35,11 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
     tf1, port = state.tf1, state.port
     tf1_op, port_op = state.first_ops()
+    if tf1_op is not None and port_op is not None and tf1_op.type == port_op.type:
+        for pair in _other_inputs(state, tf1_op, port_op, None):
+            # What differs before the first op leads to a tensor that agrees, too, such as the numbers behind a mask.
+            if pair[0] not in tf1.matched and pair[1] not in port.matched:
+                yield pair
     if tf1_op is not None and port_op is not None and users(tf1, tf1_op) == users(port, port_op):
         yield from same_outputs(state, tf1_op, port_op)
     yield from _moved_differently(state)
@@ -198,6 +206,51 @@ def exchanges(state: TraceComparison) -> Iterator[tuple[Crossing, Crossing]]:
         )
         if all(crossed) and first.tf1 is not second.tf1 and first.port is not second.port:
             yield first, second
+
+
+def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, str]]]:
+    """Yield orders in which the port may take parts of a tensor: pairs of TF1's part and the port's in its place.
+
+    Parts are what one op splits a tensor into, such as the gates of a recurrent cell, or slices of one tensor. Orders
+    in which ops of the same types take the parts in both programs come first. Parts in their own place are left out.
+    """
+    seen = set[str]()
+    for op in state.port.first:
+        for tensor in map(state.port.before_functions, op.inputs):
+            parts = _parts(state.port, tensor)
+            counterparts = [state.port.matched.get(each, [""])[0] for each in parts]
+            is_whole = len({*counterparts}) == len(parts) and {*counterparts} <= {*_parts(state.tf1, counterparts[0])}
+            if tensor in seen or not 1 < len(parts) <= _MOST_PARTS or not is_whole:
+                continue
+            seen.update(parts)
+            taken = [_types_after(state.port, each) for each in parts]
+            orders = (
+                [pair for pair in zip(order, parts, counterparts, strict=True) if pair[0] != pair[2]]
+                for order in itertools.permutations(counterparts)
+            )
+            yield from sorted(
+                ([(tf1, port) for tf1, port, _ in order] for order in orders if order),
+                key=lambda pairs: (
+                    sum(_types_after(state.tf1, tf1) != taken[parts.index(port)] for tf1, port in pairs),
+                    len(pairs),
+                ),
+            )
+
+
+def _parts(program: Program, tensor: str) -> list[str]:
+    """Return the parts that a tensor is one of, in the order of the computation."""
+    op = program.trace.ops.get(op_of(tensor))
+    if op is None or kind(op) not in _PARTING:
+        return [tensor]
+    if kind(op) != "StridedSlice":
+        return program.trace.values_of(op)
+    slices = (each for each in program.trace.ops.values() if each.type == op.type and each.inputs[0] == op.inputs[0])
+    return [name for each in slices for name in program.trace.values_of(each)]
+
+
+def _types_after(program: Program, tensor: str) -> list[str]:
+    """Return the types of the ops that take a tensor."""
+    return sorted(op.type for op in program.trace.ops.values() if tensor in op.inputs)
 
 
 def after_more_iterations(state: TraceComparison) -> Iterator[Pair]:

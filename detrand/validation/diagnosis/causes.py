@@ -31,7 +31,7 @@ from detrand.validation.audit.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.divergence import Divergence, LayerOrder
 from detrand.validation.diagnosis.op_kinds import (
     ACTIVATIONS,
     MOVES,
@@ -56,7 +56,7 @@ from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
-_MOST_AXES, _MOST_OPS = 5, 6
+_MOST_AXES, _MOST_OPS, _MOST_LAYERS = 5, 6, 3
 _PADDING = "attribute padding"
 _ATTRIBUTES = {
     "attribute epsilon": "batch-norm epsilon",
@@ -184,8 +184,10 @@ def causes(
         tf1, port = divergence.iterations
         remedy = f"run the loop {plural(tf1, 'time')} in the port"
         return (of_values("number of iterations of a loop in Python", tf1, port, remedy=remedy),)
-    if divergence is not None and divergence.is_swap and (swapped := tuple(_inputs(divergence))):
-        return swapped
+    if divergence is not None and divergence.layer_order is not None:
+        return (_of_layer_order(divergence.layer_order),)
+    if divergence is not None and divergence.is_swap and (exchanged := tuple(_exchanged(divergence))):
+        return exchanged
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))
@@ -296,6 +298,14 @@ def _of_padding(tf1: str, port: str, op_type: str) -> Cause:
     form = OwnForm.CROP_SAME if "Backprop" in op_type else OwnForm.PAD_SAME
     own_form = (form, tf1) if tf1 == "SAME" else None
     return of_values(_ATTRIBUTES[_PADDING], tf1, port)._replace(own_form=own_form)
+
+
+def _of_layer_order(order: LayerOrder) -> Cause:
+    """Return the cause that the programs compute layers in different orders."""
+    first, then = (and_more(names, _MOST_LAYERS) for names in (order.first, order.then))
+    comes = "comes" if len(order.first) == 1 else "come"
+    title = f"order of layers differs: {first} {comes} before {then} in TF1, and after in the port"
+    return Cause(title, fault=Fault.VALUE, remedy=f"compute {first} before {then} in the port")
 
 
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
@@ -926,7 +936,9 @@ def _uses(divergence: Divergence) -> Iterator[Cause]:
     for who, mine, other in (("TF1", *divergence.uses), ("the port", *divergence.uses[::-1])):
         for position in sorted(mine - other):
             name = f" ({divergence.inputs[position]})" if position < len(divergence.inputs) else ""
-            yield Cause(f"only {who} uses input {position}{name} here", fault=Fault.ONLY_IN_ONE)
+            given = f"input {position}{name}"
+            remedy = f"use {given} here in the port, too" if who == "TF1" else f"leave out {given} here in the port"
+            yield Cause(f"only {who} uses {given} here", fault=Fault.ONLY_IN_ONE, remedy=remedy)
 
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
@@ -974,10 +986,18 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
-        if divergence.is_swap:
-            yield Cause(f"two tensors are swapped: {mine} and {other}", remedy="exchange the two in the port")
-        else:
-            yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+        yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+
+
+def _exchanged(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the tensors that are taken in each other's places."""
+    differing = [pair for pair in zip(*divergence.taken, strict=False) if pair[0] != pair[1] and pair[1]]
+    tf1, port = (", ".join(pair[side] for pair in differing) for side in range(2))
+    if len(differing) > 2:
+        yield of_values("order of the parts of a tensor", tf1, port, remedy=use_order(tf1))
+    elif differing:
+        title = "two tensors are swapped: {} and {}".format(*differing[0])
+        yield Cause(title, remedy="exchange the two in the port")
 
 
 def of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:

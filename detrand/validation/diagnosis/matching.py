@@ -20,6 +20,7 @@ from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import LeafComparison, compare
 from detrand.validation.diagnosis.divergence import Divergence, Masking
 from detrand.validation.diagnosis.op_kinds import (
+    ACTIVATIONS,
     COMMUTATIVE,
     COPIES,
     MOVES,
@@ -59,9 +60,9 @@ def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str
         if is_constant and other in port.values and _are_equal(tf1.values[name], port.values[other], rtol):
             found[name].append(other)
     for name, value in tf1.values.items():
-        atol = value.atol(rtol)
         for port_name, port_value in candidates.get((value.size, value.dtype.kind), ()):
-            near = abs(value.weight - port_value.weight) <= 2 * (atol * value.size + rtol * abs(value.weight))
+            atol = value.atol(port_value, rtol) * value.size
+            near = abs(value.weight - port_value.weight) <= 2 * (atol + rtol * abs(value.weight))
             if near and _are_equal(value, port_value, rtol):
                 found[name].append(port_name)
     for name, other in zip(tf1.inputs, port.inputs, strict=False):
@@ -151,13 +152,11 @@ def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
     if tf1.size != port.size:
         return False
     desired, actual = tf1.paired_with(port)
+    atol = tf1.atol(port, rtol)
     if desired.dtype.kind != "f" or actual.dtype.kind != "f":
-        return compare(actual, desired, rtol, tf1.atol(rtol), equal_nan=True, check_dtype=False).ok
+        return compare(actual, desired, rtol, atol, equal_nan=True, check_dtype=False).ok
     few = slice(None, None, max(1, desired.size // _FEW))  # which show most differences
-    return all(
-        np.isclose(actual[part], desired[part], rtol, tf1.atol(rtol), equal_nan=True).all()
-        for part in (few, slice(None))
-    )
+    return all(np.isclose(actual[part], desired[part], rtol, atol, equal_nan=True).all() for part in (few, slice(None)))
 
 
 class Program:
@@ -219,6 +218,17 @@ class Program:
         op = self.trace.ops.get(op_of(tensor))
         while op is not None and tensor not in self.trace.values and kind(op) in COPIES and op.inputs:
             tensor = op.inputs[0]
+            op = self.trace.ops.get(op_of(tensor))
+        return tensor
+
+    def before_functions(self, tensor: str) -> str:
+        """Return the tensor of which a tensor is a function of one argument, such as an activation of a part of it."""
+        op = self.trace.ops.get(op_of(tensor))
+        while op is not None and kind(op) in ACTIVATIONS | COMMUTATIVE | COPIES:
+            arguments = [each for number, each in enumerate(op.inputs) if f"input {number}" not in op.constants]
+            if len(arguments) != 1:
+                break
+            tensor = arguments[0]
             op = self.trace.ops.get(op_of(tensor))
         return tensor
 
@@ -462,7 +472,7 @@ class TraceComparison:
         if windows is not None:
             return windows
         of_tf1, of_port = (
-            [op for op in program.first if op in region] or _first_of(region) or program.first_after(end)
+            _first_of(region) or program.first_after(end)
             for program, region, end in zip((self.tf1, self.port), regions, ends, strict=True)
         )
         tf1_op = next(iter(of_tf1), None)
@@ -626,7 +636,7 @@ def _computing_operand(trace: Trace, op: TracedOp) -> TracedOp:
 
 
 def _first_of(region: Sequence[TracedOp]) -> list[TracedOp]:
-    """Return the ops of a region that take nothing from it, which a tensor after them hides that agrees by chance."""
+    """Return the ops of a region that take nothing from it."""
     names = {op.name for op in region}
     return [op for op in region if names.isdisjoint(op.sources)]
 
@@ -711,4 +721,4 @@ def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | N
     if tf1 is None or port is None or tf1.shape != port.shape or tf1.dtype == CHECKSUM:
         return None
     pair = (port.array, tf1.array) if tf1.is_whole else tf1.paired_with(port)[::-1]
-    return compare(*pair, RTOLS[-1], tf1.atol(RTOLS[-1]), check_dtype=False).leaves[0]
+    return compare(*pair, RTOLS[-1], tf1.atol(port, RTOLS[-1]), check_dtype=False).leaves[0]

@@ -31,12 +31,13 @@ from detrand.validation.diagnosis.candidates import (
     exchanges,
     iterations,
     iterations_at,
+    parts_in_another_order,
     same_outputs,
     used_alike,
     users,
 )
 from detrand.validation.diagnosis.depth import tensor_differences
-from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
+from detrand.validation.diagnosis.divergence import Divergence, confirmation, differing_order, one_for_each_fault
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison, differing_attributes, match
 from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, is_in, kind
 from detrand.validation.diagnosis.port_graph import traced_port
@@ -141,7 +142,7 @@ class Trial:
       edge: the edge if only this one gets the value.
       hyperparameter: the hyperparameter that is substituted.
       depth: how many diverged ops lie on the longest way to the end in TF1.
-      is_swap: whether two tensors are exchanged.
+      exchanged: the tensors of TF1 that ops of the port take in place of others, and these, if that is substituted.
     """
 
     substitution: Substitution
@@ -152,7 +153,7 @@ class Trial:
     edge: Edge | None = None
     hyperparameter: AuditedHyperparameter | None = None
     depth: int = 0
-    is_swap: bool = False
+    exchanged: tuple[tuple[str, str], ...] = ()
 
 
 # A divergence, and the trial that ends it, if one is known.
@@ -209,12 +210,13 @@ class _Search:
             found = self._around(masking, found)
         found = self._without_rounding(found)
         for trial, _ in found:
-            if trial is not None and trial.words and not trial.is_swap:  # which is found again
+            if trial is not None and trial.words and not trial.exchanged:  # which is found again
                 self.trials.append(replace(trial, substitution=trial.substitution if trial.suspects else NOTHING))
         if of_batch is not None:
             words = confirmation("with batch_first=True", rest_agrees=not found)
             found.insert(0, (None, replace(of_batch, confirmed=words, rest_agrees=not found)))
-        return one_for_each_fault([divergence for _, divergence in found])
+        order = differing_order(state.tf1.trace, state.port.trace, state.tf1.matched) if found else None
+        return one_for_each_fault([divergence for _, divergence in found], order)
 
     def _with_batch_first(self, state: TraceComparison) -> tuple[Divergence | None, TraceComparison]:
         """Search on in the port with those layers that take the batch from the first axis, if more agrees then.
@@ -416,9 +418,13 @@ class _Search:
         constants = self._constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
-        if trial.is_swap:
-            tf1, port = (end or "" for end in trial.ends)
-            divergence = replace(divergence, is_swap=True, taken=((tf1,), tuple(state.port.matched[port][:1])))
+        if trial.exchanged:
+            tf1 = tuple(tensor for tensor, _ in trial.exchanged)
+            port = tuple(state.port.matched[tensor][0] for _, tensor in trial.exchanged)
+            divergence = replace(divergence, is_swap=True, taken=(tf1, port))
+            if len(tf1) > 1:  # parts of a tensor: where it is split
+                ops = self._tf1.ops[op_of(tf1[0])], self._port.ops[op_of(trial.exchanged[0][1])]
+                divergence = replace(divergence, tf1=ops[0], port=ops[1], leaf=None, values=(None, None))
         if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
@@ -508,6 +514,8 @@ class _Search:
             changed = {name for name, _ in trial.substitution.edges}
             if rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged):
                 return trial, rest
+        if in_order := self._with_parts_in_order(state, done):
+            return in_order
         for trial in itertools.islice(self._trials_of(state, after_more_iterations(state)), _MOST_ALIKE):
             rest = self._run(done, trial)
             if rest is not None and not rest.diverged and iterations_at(state, *trial.ends):
@@ -552,8 +560,41 @@ class _Search:
             (first.tensor, first.other),
             "with the two exchanged",
             edge=(first.port.name, first.number),
-            is_swap=True,
+            exchanged=((first.tensor, first.other),),
         )
+
+    def _with_parts_in_order(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
+        """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees."""
+        best: tuple[Trial, TraceComparison] | None = None
+        for pairs in itertools.islice(parts_in_another_order(state), _MOST_RUNS):
+            trial = self._in_order(pairs)
+            rest = self._run(done, trial)
+            changed = {name for name, _ in trial.substitution.edges}
+            most = state.diverged if best is None else best[1].diverged
+            agree = rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged)
+            if rest is not None and agree and rest.diverged < most:
+                best = trial, rest
+            if best is not None and not best[1].diverged:
+                break
+        return best
+
+    def _in_order(self, pairs: Sequence[tuple[str, str]]) -> Trial:
+        """Return the trial that gives TF1's parts of a tensor to what takes the port's in their place.
+
+        It does so in all iterations of a loop in Python.
+        """
+        edges, right = dict[Edge, np.ndarray](), set[str]()
+        for tf1_tensor, port_tensor in pairs:
+            names = op_of(tf1_tensor), op_of(port_tensor)
+            suffixes = [each.removeprefix(name) for each, name in zip((tf1_tensor, port_tensor), names, strict=True)]
+            for tf1_op, port_op in [names, *iterations(self._tf1.ops, self._port.ops, *names)]:
+                value, tensor = self._tf1.values.get(tf1_op + suffixes[0]), port_op + suffixes[1]
+                if value is not None and value.array is not None:
+                    edges |= dict.fromkeys(self._port.edges_of(tensor), self._port.fitted(value.array, tensor))
+                    right.add(tensor)
+        words = "with TF1's order of these"
+        substitution, first = Substitution(edges, right=frozenset(right)), next(iter(edges), None)
+        return Trial(substitution, pairs[0], words, edge=first, exchanged=tuple(pairs))
 
     def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
         """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""
@@ -730,7 +771,7 @@ class _Search:
     ) -> tuple[Trial, TraceComparison]:
         """Return a trial in all iterations of a loop, if still more agrees then."""
         trial, rest = found
-        if trial.suspects or trial.is_swap or not trial.words or not rest.diverged:
+        if trial.suspects or trial.exchanged or not trial.words or not rest.diverged:
             return found
         edges, right = dict(trial.substitution.edges), set(trial.substitution.right)
         tf1_tensor, port_tensor = (each or "" for each in trial.ends)

@@ -35,6 +35,7 @@ _OF_FEW_VALUES = {"ArgMax", "ArgMin", "Equal", "NotEqual", "InTopKV2", "Sign", "
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 MOST_ELEMENTS, _SAMPLED = 16384, 1024
 _MOST_ABOVE = 1000.0  # times the median: a mean that is greater is that of a few elements
+_RESIDUE = 1e-14  # what rounding leaves of 0 where numbers around 1 are added up in float64
 
 Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
 
@@ -260,16 +261,20 @@ class Value:
         """The number of elements of the whole array."""
         return math.prod(self.shape)
 
-    def atol(self, rtol: float) -> float:
-        """Return the absolute tolerance of elements that are small beside the others."""
-        return 0.1 * rtol * self._scale
+    def atol(self, other: Value, rtol: float) -> float:
+        """Return the absolute tolerance of elements that are small beside the others of both values.
+
+        Two that are equal are of one scale; a mask of 0 and -1e9 is of another one than the scores that it is for.
+        """
+        return 0.1 * rtol * min(self._scale, other._scale)
 
     @functools.cached_property
     def _scale(self) -> float:
         """The mean of the absolute values; less, if some are so large that they hide the others, as a mask's -1e9."""
         count = self.elements.size
         few = np.abs(self.elements[sample(count, min(count, _SAMPLED))].astype(np.float64)) if count else self.elements
-        usual = float(np.median(few[few > 0])) if few.any() else 0.0
+        few = few[few > _RESIDUE * min(few.max(initial=0), 1.0)]
+        usual = float(np.median(few)) if few.size else 0.0
         return min(self.weight / max(self.size, 1), _MOST_ABOVE * usual)
 
     @property

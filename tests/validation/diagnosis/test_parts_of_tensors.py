@@ -1,0 +1,146 @@
+"""Parts of one tensor, such as the gates of a recurrent cell, that a port takes in another order than TF1."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, validate
+
+v1 = tf.compat.v1
+UNITS, STEPS = 4, 3
+SEQUENCES = np.random.default_rng(2).normal(size=(5, STEPS, 3)).astype(np.float32)
+LENGTHS = np.array([3, 1, 2, 3, 2], np.int32)
+
+
+def weights(name, *shape):
+    return v1.get_variable(name, shape, initializer=v1.random_normal_initializer(stddev=0.5))
+
+
+def lstm(inputs, training):
+    kernel, hidden = weights("kernel", 3 + UNITS, 4 * UNITS), tf.zeros((tf.shape(inputs)[0], UNITS))
+    cell = hidden
+    for step in range(STEPS):
+        gates = tf.matmul(tf.concat([inputs[:, step], hidden], 1), kernel)
+        i, j, f, o = tf.split(gates, 4, axis=1)
+        cell = cell * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        hidden = tf.sigmoid(o) * tf.tanh(cell)
+    return hidden
+
+
+class LSTM(keras.Model):
+    """An LSTM that slices its gates, in an order of the keyword."""
+
+    def __init__(self, order="ijfo"):
+        super().__init__()
+        self.order = order
+        start = keras.initializers.RandomNormal(stddev=0.5)
+        self.kernel = self.add_weight((3 + UNITS, 4 * UNITS), start, name="kernel")
+
+    def call(self, inputs):
+        hidden = cell = keras.ops.zeros((inputs.shape[0], UNITS))
+        for step in range(STEPS):
+            gates = keras.ops.matmul(keras.ops.concatenate([inputs[:, step], hidden], -1), self.kernel)
+            parts = [gates[:, n * UNITS : (n + 1) * UNITS] for n in range(4)]
+            i, j, f, o = (parts[self.order.index(gate)] for gate in "ijfo")
+            cell = cell * keras.ops.sigmoid(f + 1.0) + keras.ops.sigmoid(i) * keras.ops.tanh(j)
+            hidden = keras.ops.sigmoid(o) * keras.ops.tanh(cell)
+        return hidden
+
+
+def gru(inputs, lengths, training):
+    """Attend to the states of a GRU that stay at the ends of sequences."""
+    of_gates, of_state = weights("gates", 3 + UNITS, 2 * UNITS), weights("state", 3 + UNITS, UNITS)
+    mask = tf.sequence_mask(lengths, STEPS, dtype=tf.float32)
+    hidden, states = tf.zeros((tf.shape(inputs)[0], UNITS)), []
+    for step in range(STEPS):
+        given = inputs[:, step]
+        r, u = tf.split(tf.sigmoid(tf.matmul(tf.concat([given, hidden], 1), of_gates)), 2, axis=1)
+        new = tf.tanh(tf.matmul(tf.concat([given, r * hidden], 1), of_state))
+        new = u * hidden + (1.0 - u) * new
+        hidden = mask[:, step, None] * new + (1.0 - mask[:, step, None]) * hidden
+        states.append(hidden)
+    memory = tf.stack(states, 1)
+    scores = tf.einsum("btu,uo->bt", memory, weights("query", UNITS, 1)) + (1.0 - mask) * -1e9
+    context = tf.einsum("bt,btu->bu", tf.nn.softmax(scores), memory)
+    return tf.matmul(context + hidden, weights("last", UNITS, 2))
+
+
+class GRU(keras.Model):
+    """The model, with one change."""
+
+    def __init__(self, change=""):
+        super().__init__()
+        self.change = change
+        shapes = {"gates": (3 + UNITS, 2 * UNITS), "state": (3 + UNITS, UNITS), "query": (UNITS, 1), "last": (UNITS, 2)}
+        start = keras.initializers.RandomNormal(stddev=0.5)
+        self.of = {name: self.add_weight(shape, start, name=name) for name, shape in shapes.items()}
+
+    def call(self, inputs, lengths):
+        ops = keras.ops
+        mask = ops.arange(STEPS) < lengths[:, None]
+        hidden, states = ops.zeros((inputs.shape[0], UNITS)), []
+        for step in range(STEPS):
+            given = inputs[:, step]
+            gates = ops.sigmoid(ops.matmul(ops.concatenate([given, hidden], -1), self.of["gates"]))
+            r, u = ops.split(gates, 2, axis=-1)
+            r, u = (u, r) if self.change == "exchanged" else (r, u)
+            new = ops.tanh(ops.matmul(ops.concatenate([given, r * hidden], -1), self.of["state"]))
+            new = (1.0 - u) * hidden + u * new if self.change == "update" else u * hidden + (1.0 - u) * new
+            hidden = new if self.change == "going on" else ops.where(mask[:, step, None], new, hidden)
+            states.append(hidden)
+        memory = ops.stack(states, 1)
+        scores = ops.einsum("btu,uo->bt", memory, self.of["query"])
+        scores = ops.where(mask, scores, -1e9)
+        context = ops.einsum("bt,btu->bu", ops.softmax(scores), memory)
+        return ops.matmul(context + hidden, self.of["last"])
+
+
+def findings(tf1, port, *inputs):
+    return validate(Migration(tf1=tf1, port=port, inputs=inputs)).findings
+
+
+def test_parts_in_the_same_order_pass():
+    assert not findings(lstm, LSTM, SEQUENCES)
+    assert not findings(gru, GRU, SEQUENCES, LENGTHS)
+
+
+@pytest.mark.slow_except("three")
+@pytest.mark.parametrize(
+    ("order", "title"),
+    [
+        pytest.param("ifjo", "two tensors are swapped: split:2 and split:1", id="two"),
+        pytest.param("ojfi", "two tensors are swapped: split:3 and split", id="two that are activated alike"),
+        pytest.param(
+            "fijo",
+            "order of the parts of a tensor differs: split:2, split, split:1 (TF1), split, split:1, split:2 (port)",
+            id="three",
+        ),
+        pytest.param(
+            "fioj",
+            "order of the parts of a tensor differs: split:2, split, split:3, split:1 (TF1), "
+            "split, split:1, split:2, split:3 (port)",
+            id="all",
+        ),
+    ],
+)
+def test_gates_in_another_order_are_one_finding_at_the_lines_that_split(order, title):
+    (finding,) = findings(lstm, lambda: LSTM(order), SEQUENCES)
+    assert (finding.title, finding.confirmed) == (title, "with TF1's order of these, the rest agrees")
+    assert [place.source.split(" = ")[0] for place in (finding.tf1, finding.port)] == ["i, j, f, o", "parts"]
+
+
+@pytest.mark.slow_except("exchanged")
+@pytest.mark.parametrize(
+    ("change", "title", "lines"),
+    [
+        ("exchanged", "two tensors are swapped: split:1 and split", ("r, u = tf.split", "r, u = ops.split")),
+        ("update", "Mul takes different tensors: sub (TF1), split:1 (port)", ("new = u * hidden", "new = (1.0 - u)")),
+        ("going on", "only TF1 uses input 1 (lengths) here", ("mask = tf.sequence_mask", "gates = ops.sigmoid")),
+    ],
+    ids=["exchanged", "update", "going on"],
+)
+def test_a_fault_before_scores_that_a_mask_hides_has_its_own_lines(change, title, lines):
+    (finding,) = findings(gru, lambda: GRU(change), SEQUENCES, LENGTHS)
+    assert finding.title == title, str(finding)
+    assert finding.tf1.source.startswith(lines[0]) and finding.port.source.startswith(lines[1]), str(finding)
