@@ -15,6 +15,7 @@ from detrand._patching.patches import Target
 from detrand.packages import needed_by
 from detrand.report.symptoms import sections
 from detrand.validation import results
+from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
 SECTIONS = sections()
@@ -130,6 +131,21 @@ def swapped_layers():
     return keras.Model(x, p(keras.ops.tanh(q(x))))
 
 
+def ordered(x, training, *, before=False):
+    def scaled(x):
+        return x / (1 + tf.reduce_sum(x * x, -1, keepdims=True)) * v1.get_variable("norm/scale", [4])
+
+    kernel = v1.get_variable("p/kernel", [4, 4])
+    x = tf.matmul(scaled(x), kernel) if before else scaled(tf.matmul(x, kernel))
+    return tf.matmul(tf.tanh(x), v1.get_variable("q/kernel", [4, 2]))
+
+
+def gated(x, training, *, exchanged=False):
+    r, u = tf.split(tf.matmul(x, v1.get_variable("p/kernel", [4, 8])), 2, 1)
+    r, u = (u, r) if exchanged else (r, u)
+    return tf.matmul(tf.tanh(r) * tf.sigmoid(u), v1.get_variable("q/kernel", [4, 2]))
+
+
 def causal(x, training):
     scores = tf.matmul(x, x, transpose_b=True)
     weights = tf.nn.softmax(scores - 1e9 * (1 - tf.linalg.band_part(tf.ones([4, 4]), -1, 0)))
@@ -215,6 +231,10 @@ FINDINGS = {
     "activation": with_fault("constant-weights", activation="elu"),
     "mask": lambda tmp_path: findings(causal, not_causal, IMAGES[:1, 0, :4]),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
+    "order": lambda tmp_path: [
+        *findings(ordered, shim_port(ordered, before=True), IMAGES[0, 0, :, :1] + np.eye(8, 4, dtype=np.float32)),
+        *findings(gated, shim_port(gated, exchanged=True), IMAGES[0, 0, :, :1] + np.eye(8, 4, dtype=np.float32)),
+    ],
     "dropout": lambda tmp_path: [
         *with_fault("random-training", rate=0.8)(tmp_path),
         *findings(masked, masked_in_keras, IMAGES[0, 0]),

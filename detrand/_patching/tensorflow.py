@@ -170,15 +170,23 @@ def converted_by_autograph(function: Callable[..., Any]) -> Any:
     return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
 
 
-def autograph_origin(filename: str, line: int) -> tuple[str, int]:
-    """Return the user's file and line for a line of the source that AutoGraph has rewritten."""
+def autograph_origin(filename: str, line: int) -> tuple[str, int, str]:
+    """Return the user's file and line, and what is on it, for a line of the source that AutoGraph has rewritten."""
     origin = autograph_lines().get((filename, line))
-    return (origin[0], origin[1]) if origin else (filename, line)
+    if origin is None:
+        return filename, line, ""
+    maps = (mapper._source_map for mapper in reversed(_line_mappers()) if isinstance(mapper, api.StackTraceMapper))
+    texts = (lines[filename, line].source_code_line for lines in maps if (filename, line) in lines)
+    return origin[0], origin[1], next(texts, "")
 
 
 def autograph_lines() -> Any:
     """Return where the lines of the source come from that AutoGraph has rewritten for the function being traced."""
-    return tf_stack._source_mapper_stacks[threading.get_ident()][-1].get_effective_source_map()
+    return _line_mappers()[-1].get_effective_source_map()
+
+
+def _line_mappers() -> Any:
+    return tf_stack._source_mapper_stacks[threading.get_ident()]
 
 
 class KnowingAutographLines(tf_stack.StackTraceMapper):

@@ -58,6 +58,7 @@ _DRAW_FOR_CALLER = (
 )
 _KERAS_DATA = re.compile(r"/src/(trainers/data_adapters|engine|(legacy/)?preprocessing)/|/src/utils/\w*data\w*\.py$")
 _AUTOGRAPH_FILE = "__autograph_generated_file"
+_MOST_CONTINUATIONS = 100  # in one function
 _MOST_KEPT = 4096
 
 
@@ -294,8 +295,18 @@ def site(filename: str, line: int) -> Site:
     if _AUTOGRAPH_FILE in os.path.basename(filename):
         from detrand._patching.tensorflow import autograph_origin
 
-        return Site(*autograph_origin(filename, line))
+        filename, line, text = autograph_origin(filename, line)
+        return Site(filename, _line_of(text.strip(), filename, line))
     return Site(filename, line)
+
+
+def _line_of(text: str, filename: str, line: int) -> int:
+    """Return the number of a line that AutoGraph counts, which takes lines that end with a backslash for one line."""
+    for number in range(line, line + _MOST_CONTINUATIONS):
+        found = linecache.getline(filename, number).strip()
+        if found and (found == text or (found.endswith("\\") and text.startswith(found[:-1].rstrip()))):
+            return number
+    return line
 
 
 def is_of_user(frame: Any) -> bool:

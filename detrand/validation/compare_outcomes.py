@@ -453,7 +453,7 @@ def _one_for_each_fault(
 
 
 # Faults of what both programs have, which no variable of only one of them explains.
-_OF_BOTH_PROGRAMS = {Fault.VALUE, Fault.ACTIVATION, Fault.DROPOUT, Fault.REDUCTION, Fault.AXES}
+_OF_BOTH_PROGRAMS = {Fault.VALUE, Fault.ACTIVATION, Fault.DROPOUT, Fault.REDUCTION, Fault.AXES, Fault.ORDER}
 
 
 def finding_of_cause(

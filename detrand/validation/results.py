@@ -38,6 +38,7 @@ class Fault(enum.Enum):
     DROPOUT = enum.auto()  # its rate
     REDUCTION = enum.auto()
     AXES = enum.auto()  # their order, or the arrangement of the elements
+    ORDER = enum.auto()  # of ops, layers or tensors
     RANDOM_OP_OF_TF1 = enum.auto()  # which the port lacks
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
     RANDOM_OP_ELSEWHERE = enum.auto()  # in another place of the port
@@ -96,6 +97,7 @@ _SYMPTOMS = {
     Fault.SOFTMAX_MASK: "mask",
     Fault.REDUCTION: "reduction",
     Fault.AXES: "axes",
+    Fault.ORDER: "order",
     Fault.RANDOM_OP_OF_TF1: "random-op",
     Fault.RANDOM_OP_OF_PORT: "random-op",
     Fault.RANDOM_OP_ELSEWHERE: "random-op",

@@ -128,6 +128,20 @@ def test_autographs_copy_is_mapped_back():
     assert callers == [f"{__file__}:{first + 3}", f"{__file__}:{first + 4}"]
 
 
+def test_a_backslash_moves_no_line_of_autographs_copy():
+    # fmt: off
+    @tf.function
+    def program(x):
+        shape = [2] if x is None \
+            else [3]
+        return tf.random.uniform(shape) + \
+            tf.random.normal(shape)
+    # fmt: on
+
+    first = program.python_function.__code__.co_firstlineno
+    assert recorded(lambda: program(tf.constant(1))) == 2 * [f"{__file__}:{first + 4}"]
+
+
 @pytest.mark.parametrize(
     "filename",
     [

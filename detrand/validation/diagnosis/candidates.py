@@ -24,7 +24,7 @@ _MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and 
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
 _PRODUCTS = {"MatMul", "Einsum"}
-_PARTING = {"Split", "SplitV", "Unpack", "StridedSlice"}
+_SPLITTING = {"Split", "SplitV", "Unpack", "StridedSlice"}
 _MOST_PARTS = 4  # as the gates of an LSTM
 
 # A tensor of TF1, the tensor of the port that may stand for it, and the edge if only this one is substituted.
@@ -240,7 +240,7 @@ def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, s
 def _parts(program: Program, tensor: str) -> list[str]:
     """Return the parts that a tensor is one of, in the order of the computation."""
     op = program.trace.ops.get(op_of(tensor))
-    if op is None or kind(op) not in _PARTING:
+    if op is None or kind(op) not in _SPLITTING:
         return [tensor]
     if kind(op) != "StridedSlice":
         return program.trace.values_of(op)

@@ -305,7 +305,7 @@ def _of_layer_order(order: LayerOrder) -> Cause:
     first, then = (and_more(names, _MOST_LAYERS) for names in (order.first, order.then))
     comes = "comes" if len(order.first) == 1 else "come"
     title = f"order of layers differs: {first} {comes} before {then} in TF1, and after in the port"
-    return Cause(title, fault=Fault.VALUE, remedy=f"compute {first} before {then} in the port")
+    return Cause(title, fault=Fault.ORDER, remedy=f"compute {first} before {then} in the port")
 
 
 def _of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
@@ -635,9 +635,8 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
         return
     if divergence.is_order and computed[0] and computed[0] == computed[1]:  # what is in between agrees by chance
         ops = and_more(computed[0], _MOST_OPS)
-        yield Cause(
-            f"order of ops differs: the port has {ops} in another place", remedy=f"compute {ops} where TF1 does"
-        )
+        title = f"order of ops differs: the port has {ops} in another place"
+        yield Cause(title, fault=Fault.ORDER, remedy=f"compute {ops} where TF1 does")
         return
     chains = tuple(chain(region) for region in divergence.regions)
     written = [as_written(each) for each in chains]
@@ -647,7 +646,7 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
     if divergence.confirmed and (end := _at_other_end(*computed)):
         places = ("first", "last") if computed[0][0] == end else ("last", "first")
         title = f"order of ops differs: {end} comes {places[0]} in TF1 and {places[1]} in the port"
-        yield Cause(title, fault=Fault.VALUE, remedy=f"compute {end} {places[0]} in the port")
+        yield Cause(title, fault=Fault.ORDER, remedy=f"compute {end} {places[0]} in the port")
         return
     # What a function of another framework computes is not known, so it may be what only TF1 seems to compute.
     has_unknown = any(is_unknown(name) for kinds in only for name in kinds)
@@ -712,7 +711,7 @@ def _with_numbers(divergence: Divergence) -> tuple[list[str], list[str]]:
 
 def _of_order(tf1: list[str], port: list[str]) -> Cause:
     words = [and_more(each, 6, ", then ") for each in _without_common_ends(tf1, port)]
-    return of_values("order of ops", *words, remedy=use_order(words[0]))
+    return of_values("order of ops", *words, fault=Fault.ORDER, remedy=use_order(words[0]))
 
 
 def _windows(divergence: Divergence) -> Iterator[Cause]:
@@ -982,7 +981,8 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
         return
     if sorted(tf1) == sorted(port):
         if tf1 != port and divergence.types[0] in ORDERED:
-            yield of_values("order of the inputs", ", ".join(tf1), ", ".join(port), remedy=use_order(", ".join(tf1)))
+            orders = ", ".join(tf1), ", ".join(port)
+            yield of_values("order of the inputs", *orders, fault=Fault.ORDER, remedy=use_order(orders[0]))
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
@@ -994,10 +994,10 @@ def _exchanged(divergence: Divergence) -> Iterator[Cause]:
     differing = [pair for pair in zip(*divergence.taken, strict=False) if pair[0] != pair[1] and pair[1]]
     tf1, port = (", ".join(pair[side] for pair in differing) for side in range(2))
     if len(differing) > 2:
-        yield of_values("order of the parts of a tensor", tf1, port, remedy=use_order(tf1))
+        yield of_values("order of the parts of a tensor", tf1, port, fault=Fault.ORDER, remedy=use_order(tf1))
     elif differing:
         title = "two tensors are swapped: {} and {}".format(*differing[0])
-        yield Cause(title, remedy="exchange the two in the port")
+        yield Cause(title, fault=Fault.ORDER, remedy="exchange the two in the port")
 
 
 def of_tensors(op_type: str, tf1: str, port: str, fault: Fault) -> Cause:
