@@ -8,6 +8,7 @@ program.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -209,32 +210,32 @@ def exchanges(state: TraceComparison) -> Iterator[tuple[Crossing, Crossing]]:
 
 
 def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, str]]]:
-    """Yield orders in which the port may take parts of a tensor: pairs of TF1's part and the port's in its place.
+    """Yield orders in which the port may take the parts of a tensor: for each part of TF1, the port's in its place.
 
     Parts are what one op splits a tensor into, such as the gates of a recurrent cell, or slices of one tensor. Orders
-    in which ops of the same types take the parts in both programs come first. Parts in their own place are left out.
+    in which ops of the same types take the parts in both programs come first.
     """
     seen = set[str]()
     for op in state.port.first:
         for tensor in map(state.port.before_functions, op.inputs):
-            parts = _parts(state.port, tensor)
-            counterparts = [state.port.matched.get(each, [""])[0] for each in parts]
-            is_whole = len({*counterparts}) == len(parts) and {*counterparts} <= {*_parts(state.tf1, counterparts[0])}
-            if tensor in seen or not 1 < len(parts) <= _MOST_PARTS or not is_whole:
+            part_of = {state.port.matched.get(each, [""])[0]: each for each in _parts(state.port, tensor)}
+            of_tf1 = [each for each in _parts(state.tf1, next(iter(part_of))) if each in part_of]
+            if tensor in seen or not 1 < len(of_tf1) == len(part_of) <= _MOST_PARTS:
                 continue
-            seen.update(parts)
-            taken = [_types_after(state.port, each) for each in parts]
-            orders = (
-                [pair for pair in zip(order, parts, counterparts, strict=True) if pair[0] != pair[2]]
-                for order in itertools.permutations(counterparts)
-            )
-            yield from sorted(
-                ([(tf1, port) for tf1, port, _ in order] for order in orders if order),
-                key=lambda pairs: (
-                    sum(_types_after(state.tf1, tf1) != taken[parts.index(port)] for tf1, port in pairs),
-                    len(pairs),
-                ),
-            )
+            seen.update(part_of.values())
+            own = [part_of[each] for each in of_tf1]
+            types = [
+                [_types_after(side, each) for each in parts] for side, parts in ((state.tf1, of_tf1), (state.port, own))
+            ]
+            for order in sorted(itertools.permutations(range(len(own))), key=functools.partial(_how_unlikely, *types)):
+                if [*order] != sorted(order):
+                    yield [(each, own[n]) for each, n in zip(of_tf1, order, strict=True)]
+
+
+def _how_unlikely(tf1: Sequence[list[str]], port: Sequence[list[str]], order: Sequence[int]) -> tuple[int, int]:
+    """Return how many parts ops of other types take than in TF1, given these for each part, and how many are moved."""
+    others = sum(types != port[number] for types, number in zip(tf1, order, strict=True))
+    return others, sum(number != place for place, number in enumerate(order))
 
 
 def _parts(program: Program, tensor: str) -> list[str]:

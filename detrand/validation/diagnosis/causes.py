@@ -32,6 +32,7 @@ from detrand.validation.audit.hyperparameters import (
     layer_of,
 )
 from detrand.validation.diagnosis.divergence import Divergence, LayerOrder
+from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import (
     ACTIVATIONS,
     MOVES,
@@ -991,10 +992,14 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
 
 def _exchanged(divergence: Divergence) -> Iterator[Cause]:
     """Yield the tensors that are taken in each other's places."""
-    differing = [pair for pair in zip(*divergence.taken, strict=False) if pair[0] != pair[1] and pair[1]]
-    tf1, port = (", ".join(pair[side] for pair in differing) for side in range(2))
-    if len(differing) > 2:
-        yield of_values("order of the parts of a tensor", tf1, port, fault=Fault.ORDER, remedy=use_order(tf1))
+    tf1, port = divergence.taken
+    differing = [pair for pair in zip(tf1, port, strict=False) if pair[0] != pair[1] and pair[1]]
+    if len(differing) > 1 and divergence.tf1 is not None:  # parts of one
+        op = divergence.tf1
+        whole = next(each for number, each in enumerate(op.inputs) if f"input {number}" not in op.constants)
+        orders = (", ".join(str(tf1.index(each)) for each in names) for names in (tf1, port))
+        what = f"order of the parts of {iteration_of(whole)[0]}"
+        yield of_values(what, *orders, fault=Fault.ORDER, remedy="take the parts in TF1's order in the port")
     elif differing:
         title = "two tensors are swapped: {} and {}".format(*differing[0])
         yield Cause(title, fault=Fault.ORDER, remedy="exchange the two in the port")

@@ -455,7 +455,7 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
 
     Two tensors may also be swapped in each iteration of a loop in Python.
     """
-    if first.is_swap and second.is_swap:
+    if second.is_swap and (first.is_swap or first.types == second.types):
         return _lines(first) == _lines(second)
     if not first.confirmed or not second.confirmed or first.attribute or second.attribute:
         return False

@@ -142,7 +142,7 @@ class Trial:
       edge: the edge if only this one gets the value.
       hyperparameter: the hyperparameter that is substituted.
       depth: how many diverged ops lie on the longest way to the end in TF1.
-      exchanged: the tensors of TF1 that ops of the port take in place of others, and these, if that is substituted.
+      exchanged: tensors of TF1, and those of the port that are taken in place of their counterparts.
     """
 
     substitution: Substitution
@@ -567,7 +567,7 @@ class _Search:
         """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees."""
         best: tuple[Trial, TraceComparison] | None = None
         for pairs in itertools.islice(parts_in_another_order(state), _MOST_RUNS):
-            trial = self._in_order(pairs)
+            trial = self._in_order(state, pairs)
             rest = self._run(done, trial)
             changed = {name for name, _ in trial.substitution.edges}
             most = state.diverged if best is None else best[1].diverged
@@ -578,13 +578,15 @@ class _Search:
                 break
         return best
 
-    def _in_order(self, pairs: Sequence[tuple[str, str]]) -> Trial:
-        """Return the trial that gives TF1's parts of a tensor to what takes the port's in their place.
+    def _in_order(self, state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Trial:
+        """Return the trial that gives TF1's parts of a tensor to what takes others of the port in their place.
 
         It does so in all iterations of a loop in Python.
         """
         edges, right = dict[Edge, np.ndarray](), set[str]()
         for tf1_tensor, port_tensor in pairs:
+            if tf1_tensor in state.port.matched[port_tensor]:
+                continue
             names = op_of(tf1_tensor), op_of(port_tensor)
             suffixes = [each.removeprefix(name) for each, name in zip((tf1_tensor, port_tensor), names, strict=True)]
             for tf1_op, port_op in [names, *iterations(self._tf1.ops, self._port.ops, *names)]:
