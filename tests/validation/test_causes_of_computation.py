@@ -466,8 +466,13 @@ def dilated(inputs, training, *, rate=2, padding="SAME", added=0, of_second=Fals
             {},
             "padding differs: VALID after Pad [[0 0] [4 0] [0 0]] (TF1), SAME (port)",
         ),
+        (
+            {"padding": "VALID", "added": 4},
+            {"padding": "VALID", "added": 8, "rate": 4},
+            "dilation rate differs: [1, 1, 2, 1] (TF1), [1, 1, 4, 1] (port)",
+        ),
     ],
-    ids=["none", "only in the port", "another rate", "valid", "input", "causal"],
+    ids=["none", "only in the port", "another rate", "valid", "input", "causal", "causal with another rate"],
 )
 def test_a_dilated_convolution_is_one_op(tf1, port, title):
     def model(inputs, training):

@@ -224,17 +224,19 @@ def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, s
                 continue
             seen.update(part_of.values())
             own = [part_of[each] for each in of_tf1]
-            types = [
-                [_types_after(side, each) for each in parts] for side, parts in ((state.tf1, of_tf1), (state.port, own))
-            ]
-            for order in sorted(itertools.permutations(range(len(own))), key=functools.partial(_how_unlikely, *types)):
+            types = [_types_after(state.tf1, each) for each in of_tf1], [_types_after(state.port, each) for each in own]
+            for order in sorted(itertools.permutations(range(len(own))), key=functools.partial(_how_unlikely, types)):
                 if [*order] != sorted(order):
                     yield [(each, own[n]) for each, n in zip(of_tf1, order, strict=True)]
 
 
-def _how_unlikely(tf1: Sequence[list[str]], port: Sequence[list[str]], order: Sequence[int]) -> tuple[int, int]:
-    """Return how many parts ops of other types take than in TF1, given these for each part, and how many are moved."""
-    others = sum(types != port[number] for types, number in zip(tf1, order, strict=True))
+def _how_unlikely(types: tuple[list[list[str]], list[list[str]]], order: Sequence[int]) -> tuple[int, int]:
+    """Return how many parts ops of other types take than in TF1, and how many parts are moved.
+
+    Given are the types of the ops that take each part, in TF1 and in the port.
+    """
+    tf1, port = types
+    others = sum(of_part != port[number] for of_part, number in zip(tf1, order, strict=True))
     return others, sum(number != place for place, number in enumerate(order))
 
 

@@ -119,6 +119,7 @@ _ONLY_IN_ONE = {
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
 }
+_JOINING = {"ConcatV2", "Pack"}
 _LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
 _LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
@@ -663,8 +664,9 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
 
 def _at_other_end(tf1: Sequence[str], port: Sequence[str]) -> str:
     """Return the pooling or activation with which one program begins and the other one ends; empty if there is none."""
-    if min(len(tf1), len(port)) < 2:
-        return ""
+    counts = Counter(tf1), Counter(port)
+    if min(len(tf1), len(port)) < 2 or (counts[0] & counts[1]).total() < (counts[0] - counts[1]).total():
+        return ""  # TF1 computes more that the port does not than what both compute
     ends = {each[0] for each, other in ((tf1, port), (port, tf1)) if each[0] == other[-1]} & (POOLINGS | ACTIVATIONS)
     return next((end for end in sorted(ends) if tf1.count(end) == port.count(end) == 1), "")
 
@@ -753,7 +755,7 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
             return
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
-    with_axes = computed[0] - _ELEMENTWISE
+    with_axes = computed[0] - _ELEMENTWISE - _JOINING
     if with_axes and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
         names = and_more(sorted(with_axes), 3)
@@ -799,7 +801,7 @@ def is_rearranged(divergence: Divergence) -> bool:
     )
     if tf1 is None or port is None or tf1.size < 2 or tf1[0] == tf1[-1]:
         return False
-    return all(kind(op) in MOVES for region in divergence.regions for op in region) and _are_close(tf1, port)
+    return all(kind(op) in MOVES | _JOINING for region in divergence.regions for op in region) and _are_close(tf1, port)
 
 
 def _broadcasts(divergence: Divergence) -> Iterator[Cause]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,7 +209,8 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
     """Return divergences, those of one fault joined.
 
     Two divergences are one fault if the port computes something in a different place or order than TF1, if two tensors
-    are swapped, if the same ops of one program make both, or if both are parts of one mask.
+    are swapped, if the same ops of one program make both, if both are parts of one mask, or if one is the padding for
+    the dilation that the other one is.
     """
     found: list[Divergence] = []
     for each in _in_layer_order(divergences, order):
@@ -222,6 +224,8 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
                 joined = replace(other, count=other.count + each.count)
             if joined is None and (_is_again(other, each) or _is_of_mask(other, each)):
                 joined = other
+            if joined is None and _is_padding_for(other, each):
+                joined = each
             if joined is not None:
                 found[number] = replace(joined, confirmed=each.confirmed, rest_agrees=each.rest_agrees)
                 break
@@ -461,6 +465,22 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
     return bool(tf1 | port) and tf1 <= tf1_before and port <= port_before
+
+
+def _is_padding_for(first: Divergence, second: Divergence) -> bool:
+    """Return whether one divergence is the padding, by an op of its own, for the dilation that differs in another one.
+
+    The same layer pads more if its dilation is greater, as a causal convolution does.
+    """
+    pads = [op.constants.get("input 1") for op in (first.tf1, first.port) if op is not None and kind(op) == "Pad"]
+    rates = [
+        max(map(int, re.findall(r"\d+", op.attributes.get("attribute dilations", "0"))))
+        for op in (second.tf1, second.port)
+        if op is not None
+    ]
+    if len(pads) < 2 or len(rates) < 2 or rates[0] == rates[1]:
+        return False
+    return pads[0] is not None and pads[1] is not None and np.array_equal(pads[0] * rates[1], pads[1] * rates[0])
 
 
 def _is_of_mask(first: Divergence, second: Divergence) -> bool:
