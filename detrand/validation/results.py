@@ -182,6 +182,8 @@ class Report:
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
+        if any(each.kind == "names" for each in found):
+            found = _without_consequences_of_names(found)
         return tuple(sorted(found, key=lambda finding: finding.kind == "names"))
 
     def __bool__(self) -> bool:
@@ -303,6 +305,26 @@ def _is_one_known_fault(findings: Sequence[Finding]) -> bool:
     """Return whether there is one finding, with a known cause that explains all that differs."""
     unknown = (Fault.UNEXPLAINED, Fault.POSSIBLE)
     return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in unknown
+
+
+def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings without what no value tells and what shows only where it matters which variable is which.
+
+    It does not matter with constant weights. If these show a fault, it may be why the names are not known, and what
+    follows from wrong pairs of variables is no fault.
+    """
+    computations = [each for each in findings if each.kind == "computation"]
+    if not any("constant-weights" in each.checks and each.confirmed for each in computations):
+        return tuple(findings)
+    return tuple(
+        each
+        for each in findings
+        if each.kind != "computation" or "constant-weights" in each.checks or each.fault not in _OF_NO_VALUE
+    )
+
+
+# What tells only that ops or tensors differ.
+_OF_NO_VALUE = {Fault.OTHER, Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS, Fault.ONLY_IN_ONE}
 
 
 def _is_consequence(finding: Finding) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
+from detrand.validation.results import Audit, CheckResult, Fault, Finding, Report
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -235,7 +236,7 @@ def test_a_bias_of_zeros_does_not_stand_for_a_residual():
 
     migration = Migration(tf1=tf1, port=make_port, inputs=ROWS)
     (finding,) = validate(migration, checks=["random-inference"]).findings
-    assert finding.title == "only TF1 adds another tensor"
+    assert finding.title == "only TF1 adds input 0 (inputs)"
 
 
 def test_an_activation_that_changes_no_number_is_not_called_a_difference():
@@ -251,7 +252,7 @@ def test_an_activation_that_changes_no_number_is_not_called_a_difference():
             return self.logits(tf.nn.relu(tf.abs(self.first(inputs))))
 
     (finding,) = validate(Migration(tf1=tf1, port=WithoutResidual, inputs=ROWS)).findings
-    assert finding.title == "only TF1 adds another tensor"
+    assert finding.title == "only TF1 adds input 0 (inputs)"
 
 
 @pytest.mark.slow
@@ -361,3 +362,22 @@ def test_a_layer_that_only_the_port_has_is_no_copy():
 
     (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS), checks=["variables-match"]).findings
     assert finding.title.startswith("variables: only in the port (2): ")
+
+
+def test_what_may_follow_from_wrong_pairs_of_variables_is_no_finding():
+    def result(name, *findings):
+        found = tuple(replace(each, kind="computation", checks=(name,)) for each in findings)
+        return CheckResult(False, "", name=name, seconds=0.0, findings=found)
+
+    activation = Finding("", "an activation", confirmed="the rest agrees", fault=Fault.ACTIVATION)
+    rate, ops = Finding("", "a rate", fault=Fault.DROPOUT), Finding("", "ops", fault=Fault.OPS)
+    names = CheckResult(False, "", name="variables-match", seconds=0.0, findings=(Finding("names", "names"),))
+
+    def titles(*checks):
+        report = Report("network", (names, *checks), 42, {}, {}, "", "", Audit())
+        return [each.title for each in report.findings]
+
+    with_pairs = result("random-training", activation, rate, ops)
+    assert titles(with_pairs) == ["an activation", "a rate", "ops", "names"]
+    assert titles(result("constant-weights", activation), with_pairs) == ["an activation", "a rate", "names"]
+    assert titles(result("constant-weights", ops), with_pairs) == ["ops", "an activation", "a rate", "names"]

@@ -947,17 +947,30 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
     """Yield the numbers that only one program multiplies by, divides by, or adds; or both, by different ops."""
     regions = [computing(region) for region in divergence.regions]
     both = [[op for op in region if kind(op) in _ARITHMETIC] for region in regions]
-    only_arithmetic = all(kinds and kinds <= _ARITHMETIC.keys() for kinds in (each.keys() - PLUMBING for each in only))
-    if all(len(each) == 1 and each[0].constants for each in both) and only_arithmetic:
-        of_tf1, of_port = (f"{_ARITHMETIC[kind(op)]} {_number(op)}" for (op,) in both)
+    is_arithmetic = all(
+        ops and all(op.constants for op in ops) and all(kind(op) in _ARITHMETIC.keys() | PLUMBING for op in region)
+        for ops, region in zip(both, regions, strict=True)
+    )
+    if is_arithmetic:
+        of_tf1, of_port = (", then ".join(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for op in ops) for ops in both)
         yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
         return
-    for who, region, kinds, others in zip(("TF1", "the port"), regions, only, only[::-1], strict=True):
+    for side, (who, region, kinds, others) in enumerate(
+        zip(("TF1", "the port"), regions, only, only[::-1], strict=True)
+    ):
         arithmetic = [op for op in region if kind(op) in _ARITHMETIC.keys() & kinds.keys()]
         computes = divergence.constants is not None and others <= kinds  # TF1 computes what is a constant in the port
         if len(arithmetic) == 1 and not (_ARITHMETIC.keys() | _WITH_ARITHMETIC) & others.keys() and not computes:
-            factor = divergence.factors[who != "TF1"] if arithmetic[0] in (divergence.tf1, divergence.port) else None
-            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0], factor)}")
+            is_first = arithmetic[0] in (divergence.tf1, divergence.port)
+            operand = (divergence.factors[side] or _other_operand(divergence, side)) if is_first else None
+            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0], operand)}")
+
+
+def _other_operand(divergence: Divergence, side: int) -> str | None:
+    """Return what the op of one program takes and that of the other one does not, if it is one tensor with a name."""
+    mine, other = divergence.taken[side], divergence.taken[not side]
+    found = [name for name in mine if name not in other]
+    return found[0] if other and len(found) == 1 and len(mine) > 1 and found[0] else None
 
 
 def _number(op: TracedOp, computed: str | None = None) -> str:
