@@ -19,12 +19,12 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
-from detrand.validation.checks.loss_terms import Loss, differences_of_terms
+from detrand.validation.checks.loss_terms import Difference, Loss, differences_of_terms
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, Cause, of_values
-from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS
+from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS, causes_of_loss
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
-from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
@@ -52,18 +52,19 @@ class PortLoss:
       trace: what it computes.
       value: the loss; None if the trace does not have it.
       arrays: the inputs.
+      inputs: what each of the inputs is.
       labels: the positions of the inputs that are labels.
     """
 
     def __init__(self, runner: Runner, of_outputs: LossOfOutputs):
         tf1, config = runner.tf1, runner.port(TRAINING).config
-        program, self._inputs = of_outputs
+        program, self.inputs = of_outputs
         self.port = traced_port(program, config, tf1.shapes(), tf1.outcome(TRAINING).initial)
         self.trace, self.arrays = self.port.run(), [np.asarray(array) for array in program.first_batch()]
         (self._name,) = self.port.outputs.values()
         value = self.trace.values.get(self._name)
         self.value = None if value is None else float(value.elements[0])
-        self.labels = frozenset(number for number, each in enumerate(self._inputs) if each.kind == "labels")
+        self.labels = frozenset(number for number, each in enumerate(self.inputs) if each.kind == "labels")
 
     def of(self, substitution: Substitution) -> float:
         """Return the loss with substitutes; NaN if it cannot be computed with them."""
@@ -80,7 +81,7 @@ class PortLoss:
     def is_of(self, tensor: str, what: str) -> bool:
         """Return whether a tensor is computed from inputs of one kind only, such as labels."""
         needed = all_upstream([op_of(tensor)], lambda name: self.trace.ops[name].sources)
-        given = {each.kind for each, name in zip(self._inputs, self.trace.inputs, strict=True) if name in needed}
+        given = {each.kind for each, name in zip(self.inputs, self.trace.inputs, strict=True) if name in needed}
         return given == {what}
 
     def instead(self, tensor: str, array: np.ndarray) -> Substitution:
@@ -114,7 +115,7 @@ class LossFaults:
     def __init__(self, runner: Runner):
         self._runner, self._train, self._tf1 = runner, train_step_of(runner.migration), runner.tf1.trace_of_loss()
         self._loss = PortLoss(runner, runner.tf1.loss_of_outputs())
-        comparison = TraceComparison(self._tf1, self._loss.trace, RTOLS[0])
+        self._comparison = comparison = TraceComparison(self._tf1, self._loss.trace, RTOLS[0])
         self._diverged, self._in_both = comparison.tf1.diverged, comparison.port.matched.keys()
         (self._output,) = self._tf1.outputs.values()
         self._target = float(self._tf1.values[self._output].elements[0])
@@ -132,7 +133,22 @@ class LossFaults:
             loss, trace = self._other[0], self._runner.of_other_outputs().tf1.trace_of_loss()
             others = Loss(trace, loss.arrays), Loss(loss.trace, loss.arrays)
         found = differences_of_terms(tf1, port, others)
-        return [self._finding(each.cause, each.port, each.tf1) for each in found]
+        return [self._in_term(each) or self._finding(each.cause, each.port, each.tf1) for each in found]
+
+    def _in_term(self, term: Difference) -> Finding | None:
+        """Return the finding of what only one program computes in a term that is no multiple of TF1's.
+
+        Where both compute something of their own, this may be the same in another form.
+        """
+        divergence = self._comparison.divergence((term.tf1.name, term.port.name))
+        only = [kinds.keys() - PLUMBING for kinds in only_in(*divergence.regions)]
+        if term.is_multiple or all(only) or not any(only) or divergence.port is None:
+            return None
+        confirmed = term.cause.confirmed
+        cause = causes_of_loss(replace(divergence, confirmed=confirmed), self._loss.inputs)[0]
+        is_all = not all(any(kind(op) not in PLUMBING for op in region) for region in divergence.regions)
+        remedy = cause.remedy if is_all else "compute this term in the port as TF1 does"
+        return self._finding(cause._replace(confirmed=confirmed, remedy=remedy), divergence.port, divergence.tf1)
 
     def as_a_whole(self) -> Finding | None:
         """Return the finding that labels and outputs are exchanged in the whole loss."""

@@ -472,6 +472,8 @@ class _Explanation:
             cause, places = stop
             cause = cause._replace(confirmed=part.likely[0].confirmed if part.likely else "")
             return [finding_of_cause(self.runner, "training", cause, *places)]
+        if "loss" in self.parts:  # which agrees by chance in a step in which the gradients do not
+            return []
         found = _findings_of_gradients(self.runner, part.comparison)
         if all(each.fault in _OPS_ONLY for each in found):  # a gradient may be stopped on one of several ways
             variables = [_variable(leaf.path) for leaf in part.comparison.leaves if not leaf.ok]

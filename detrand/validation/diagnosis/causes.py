@@ -951,7 +951,8 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
         ops and all(op.constants for op in ops) and all(kind(op) in _ARITHMETIC.keys() | PLUMBING for op in region)
         for ops, region in zip(both, regions, strict=True)
     )
-    if is_arithmetic:
+    is_factor = {kind(op) for ops in both for op in ops} <= {"Mul", "RealDiv"} and max(map(len, both)) > 1
+    if is_arithmetic and not is_factor:
         of_tf1, of_port = (", then ".join(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for op in ops) for ops in both)
         yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
         return
