@@ -6,14 +6,20 @@ port's optimizer needs after one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
-from detrand._patching.optimizers import corrects_before_epsilon, has_hooks, has_hyperparameter, is_tf1_optimizer
+from detrand._patching.optimizers import (
+    corrects_before_epsilon,
+    has_hooks,
+    has_hyperparameter,
+    is_tf1_optimizer,
+    schedule_of,
+)
 from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
@@ -22,6 +28,7 @@ from detrand.validation.checks.penalties import decays_as_losses
 from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, of_clipping, of_rates
+from detrand.validation.programs.port import as_array
 from detrand.validation.results import Finding, OwnForm, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.clipping import NOT_CLIPPED, AppliedStep, Clipping, clipping_of, factor_of
@@ -42,6 +49,7 @@ from detrand.validation.training.probe import (
 from detrand.validation.training.steps import FACTOR, Training, train_step_of
 from detrand.variables.sources import named_variables
 
+_SAME_RATE = 1e-6  # relative
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
 _WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
 
@@ -138,7 +146,8 @@ def _likely(
         step = port.rates_differ[0]
         confirmed = "where the learning rates are equal, the updates agree" if port.training is not None else ""
         tf1_rates = {each: probe.rates[each] for each in port.rates}
-        cause = of_rates(step, tf1_rates, port.rates, tf1.schedule)
+        cause = of_rates(step, tf1_rates, port.rates, tf1.schedule.function)
+        cause = argument_of_schedule(runner, tf1_rates, tf1.schedule.numbers) or cause
         cause = cause._replace(confirmed=needed.rate if port.updates_differ else confirmed)
         return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
@@ -150,6 +159,42 @@ def _likely(
     of_updates = list(known_updates(port.training.steps, probe.training.steps))
     of_updates = of_updates or [cause_of_updates(port.training, probe.training, port.updates_differ)]
     return port.updates_differ[0], "updates", ("", ""), needed.beside(of_updates) or of_updates
+
+
+def argument_of_schedule(runner: Runner, rates: Mapping[int, float], numbers: Sequence[float]) -> Cause | None:
+    """Return the argument of the port's schedule with another value of which it computes TF1's rates; None for none.
+
+    The value is the other flag, or one of the numbers from which TF1 computes its rates. A schedule of Keras has a
+    configuration.
+    """
+    if len(numbers) < 2:  # TF1's rate is one number
+        return None
+    schedule, config = None, dict[str, Any]()
+    with passing_over():  # a schedule of the user's may have no configuration
+        schedule = schedule_of(make_port_optimizer(runner.migration))
+        config = schedule.get_config() if hasattr(schedule, "get_config") else {}
+    for name, value in config.items():
+        for other in _other_values(value, numbers):
+            computed: list[float] = []
+            with passing_over():  # it may refuse the value
+                changed = type(schedule).from_config({**config, name: other})
+                computed = [float(as_array(changed(step))) for step in rates]
+            if computed and np.allclose(computed, [*rates.values()], rtol=_SAME_RATE, atol=0):
+                confirmed = f"with TF1's {name}, the port's schedule computes TF1's rates"
+                return of_values(f"argument {name} of the learning-rate schedule", other, value, confirmed)
+    return None
+
+
+def _other_values(value: Any, numbers: Sequence[float]) -> Iterator[Any]:
+    """Yield what an argument of a schedule may be in place of its value."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        yield from (type(value)(number) for number in numbers if number != value and type(value)(number) == number)
+    elif isinstance(value, (list, tuple)):
+        for position, each in enumerate(value):
+            for other in _other_values(each, numbers):
+                yield [*value[:position], other, *value[position + 1 :]]
 
 
 class Needed(NamedTuple):

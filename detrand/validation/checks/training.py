@@ -15,7 +15,12 @@ from detrand.steps.comparison import StepsComparison
 from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.loss import difference_elsewhere, findings_of_loss, is_reproduced, loss_of_other_outputs
-from detrand.validation.checks.optimizers import Needed, needed_in_optimizer, probe_optimizers
+from detrand.validation.checks.optimizers import (
+    Needed,
+    argument_of_schedule,
+    needed_in_optimizer,
+    probe_optimizers,
+)
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
@@ -481,7 +486,9 @@ class _Explanation:
         return found or [self.finding(part, self.lines_of_variable(part.variable))]
 
     def of_rate(self, part: _Part) -> Iterator[Finding]:
-        found = self.finding(part, self.lines_of(RATE))
+        rates = {number: float(step[RATE]) for number, step in enumerate(self.tf1.steps)}
+        cause = argument_of_schedule(self.runner, rates, self.tf1.schedule.numbers)
+        found = self.finding(part, self.lines_of(RATE), cause=cause)
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
 
     def of_updates(self, part: _Part) -> Iterator[Finding]:

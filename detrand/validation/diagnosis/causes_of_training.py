@@ -115,7 +115,7 @@ def causes_of_training(
         causes_of_part: Iterable[Cause] = ()
         in_both = name in port_step and name in tf1_step
         if name == "learning_rate":
-            causes_of_part = [_learning_rate(port.steps, tf1.steps, tf1.schedule)]
+            causes_of_part = [_learning_rate(port.steps, tf1.steps, tf1.schedule.function)]
         elif name == "regularization_loss":
             losses = port_step.get(name), tf1_step.get(name)
             regularizers = [each for each in hyperparameters if each.name == REGULARIZER]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,18 @@ from detrand.validation.frameworks.torch import is_torch_tensor
 from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.spec import shape_tuple
 from detrand.variables.tf1_view import TF1View
+
+
+class Schedule(NamedTuple):
+    """How TF1's learning rate is computed.
+
+    Attributes:
+      function: the function of ``tf.train`` that does it; empty if there is none.
+      numbers: the constants from which it is computed.
+    """
+
+    function: str = ""
+    numbers: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Training:
       norms_of_slices: if TF1 clips gradients, some of which come in slices, two numbers for each step: the global norm
         of all, before slices are added up, and the factor by which TF1 scales those that come in no slices.
       lines: the lines of TF1's update, by what they do; see `train_op.Update`.
-      schedule: the function of ``tf.train`` that computes TF1's learning rate; empty if there is none.
+      schedule: how TF1's learning rate is computed.
       clipping: the argument with which a port's optimizer clips gradients, empty without one; None if it has no such
         arguments, and may clip in code.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
@@ -70,7 +82,7 @@ class Training:
     sliced: tuple[str, ...] = ()
     norms_of_slices: tuple[tuple[float, float], ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
-    schedule: str = ""
+    schedule: Schedule = field(default_factory=Schedule)
     clipping: str | None = ""
     regularizers: Mapping[str, str] = field(default_factory=dict)
     decays: Mapping[str, str] = field(default_factory=dict)

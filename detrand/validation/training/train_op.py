@@ -20,7 +20,7 @@ from detrand.validation.migration import Migration
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.update_order import all_run, source_of, updated_by
 from detrand.validation.training import steps
-from detrand.validation.training.steps import CLIPPING, FACTOR, train_step_of
+from detrand.validation.training.steps import CLIPPING, FACTOR, Schedule, train_step_of
 from detrand.variables.tf1_view import TF1View
 
 
@@ -52,7 +52,7 @@ class Update:
       lines: where the optimizer, its learning rate and the moving average of weights were made, by ``"optimizer"``,
         ``"learning_rate"`` and ``"average"``; where gradients are changed before the update, by `FACTOR`, and where
         they are clipped, by `CLIPPING`.
-      schedule: the function of ``tf.train`` that computes the learning rate; empty if there is none.
+      schedule: how the learning rate is computed.
     """
 
     run: Sequence[Any]
@@ -62,7 +62,7 @@ class Update:
     optimizers: Sequence[Any]
     of_loss: bool
     lines: dict[str, str]
-    schedule: str
+    schedule: Schedule
 
 
 def norms_of_slices(update: Update) -> tf.Tensor | None:
@@ -124,6 +124,7 @@ def update_of(migration: Migration, view: TF1View, loss: tf.Tensor, computed: An
     return Update(run, rate, gradients, applied, [*optimizers, *averages], of_loss, lines, _schedule_of(rate))
 
 
+_MOST_NUMBERS = 16  # of one constant
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _PASSING = {"Identity", "Cast", "NoOp", "Pack", "Reshape", "Shape"}
 
@@ -191,14 +192,18 @@ def _is_of_optimizer(op: tf.Operation) -> bool:
     return True
 
 
-def _schedule_of(rate: Any) -> str:
-    """Return the function of ``tf.train`` that user code calls for a learning rate; empty if that is none."""
-    found = ""
-    for frame in reversed(getattr(getattr(rate, "op", None), "traceback", None) or ()):
+def _schedule_of(rate: Any) -> Schedule:
+    """Return the function of ``tf.train`` that user code calls for a learning rate, and the rate's constants."""
+    op, found = getattr(rate, "op", None), ""
+    for frame in reversed(getattr(op, "traceback", None) or ()):
         if is_of_user(frame):
             break
         found = f"tf.train.{frame.name}" if frame.name.islower() and hasattr(tf.compat.v1.train, frame.name) else found
-    return found
+    needed = () if op is None else all_upstream([op], input_ops)
+    arrays = [tf.make_ndarray(each.get_attr("value")) for each in needed if each.type == "Const"]
+    flat = (number for array in arrays if array.dtype.kind in "fiu" for number in array.flat[:_MOST_NUMBERS])
+    numbers = {float(str(number)) for number in flat}  # as it is written, and not as float32 rounds it
+    return Schedule(found, (*sorted(numbers),))
 
 
 def _trained(migration: Migration, view: TF1View) -> dict[str, list[Any]]:
