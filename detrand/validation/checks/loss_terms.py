@@ -7,6 +7,7 @@ of equal value are left out, and what is left is the term that differs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -218,11 +219,12 @@ def _difference(
     wholes: Sequence[Sequence[Term]], terms: tuple[Sequence[Term], Sequence[Term]], others: tuple[Loss, Loss] | None
 ) -> Difference | None:
     """Return how some of all terms of TF1 and of the port differ; None if other terms are on their whole way, too."""
+    terms = _with_equal_beside(wholes, terms)
     ways = _common(wholes[0], terms[0]), _common(wholes[1], terms[1])
     if not ways[0] or not ways[1]:
         return None
     ends = ways[0][-1].op, ways[1][-1].op
-    values = sum(term.value for term in terms[0]), sum(term.value for term in terms[1])
+    values = _total(terms[0]), _total(terms[1])
     ratio = values[1] / values[0] if values[0] else math.nan
     if others is None or not math.isclose(ratio, _ratio(others, terms), rel_tol=_OF_RATIO):
         of_tf1, of_port = as_texts(*values)
@@ -276,6 +278,26 @@ def _without_equal(tf1: Sequence[Term], port: Sequence[Term]) -> tuple[list[Term
     return left, right
 
 
+def _total(terms: Sequence[Term]) -> float:
+    return sum(term.value for term in terms)
+
+
+def _with_equal_beside(
+    wholes: Sequence[Sequence[Term]], terms: tuple[Sequence[Term], Sequence[Term]]
+) -> tuple[Sequence[Term], Sequence[Term]]:
+    """Return terms of both programs with all others that the op adds which adds these, if the others are equal.
+
+    An example is the constant in a KL divergence.
+    """
+    of_ops = []
+    for whole, of in zip(wholes, terms, strict=True):
+        length = len(_shared(of))
+        of_ops.append([term for term in whole if len(_shared([term, *of])) == length])
+    beside = [[term for term in each if term not in of] for each, of in zip(of_ops, terms, strict=True)]
+    is_part = all(len(each) < len(whole) for each, whole in zip(of_ops, wholes, strict=True))
+    return (of_ops[0], of_ops[1]) if is_part and _without_equal(*beside) == ([], []) else terms
+
+
 def _with_penalties_in_one(terms: Sequence[Term], all_terms: Sequence[Term]) -> list[Term]:
     """Return terms with those of variables only, which one program may add up before they are known, as one."""
     penalties = [term for term in terms if not term.is_of_inputs]
@@ -289,15 +311,21 @@ def _with_penalties_in_one(terms: Sequence[Term], all_terms: Sequence[Term]) -> 
 
 def _common(terms: Sequence[Term], rest: Sequence[Term]) -> _Way:
     """Return the way from a loss to all of the rest of its terms; nothing if others are on all of it, too."""
-    shared = []
-    for steps in zip(*(term.way for term in rest), strict=False):
-        if any(step.op != steps[0].op for step in steps):
-            break
-        shared.append(steps[0])
+    shared = [*_shared(rest)]
     if len(rest) > 1 and shared:  # which takes them with different signs
         shared[-1] = _Linear(shared[-1].op)
     others = {step.op.name for term in terms if term not in rest for step in term.way}
     return tuple(shared) if any(step.op.name not in others for step in shared) else ()
+
+
+def _shared(terms: Sequence[Term]) -> _Way:
+    """Return the way from a loss to where the ways to terms part."""
+    pairs = zip(*(term.way for term in terms), strict=False)
+    return tuple(steps[0] for steps in itertools.takewhile(_are_one_op, pairs))
+
+
+def _are_one_op(steps: Sequence[_Linear]) -> bool:
+    return all(step.op == steps[0].op for step in steps)
 
 
 def _last(way: _Way, is_wanted: Callable[[_Linear], bool]) -> _Linear:

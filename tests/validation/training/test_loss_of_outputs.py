@@ -467,6 +467,22 @@ def test_the_term_of_a_rewritten_loss_that_another_op_computes_is_named():
     assert (finding.confirmed, finding.remedy) == ("all other terms agree", "add this to the port")
 
 
+def reversed_divergence(labels, outputs):
+    mean, log_variance = tf.split(outputs, 2, axis=1)
+    squares = tf.reduce_sum(tf.square(labels - outputs), 1)
+    ratio = tf.exp(-log_variance)
+    divergence = 0.5 * tf.reduce_sum(ratio + mean**2 * ratio - 1.0 + log_variance, 1)
+    return tf.reduce_mean(squares) + tf.reduce_mean(divergence)
+
+
+def test_a_kl_divergence_in_the_other_direction_is_the_term_that_differs():
+    """Its constant agrees, and is no term of its own."""
+    (finding,) = validated(reversed_divergence, of_tf1=variational, labels=NUMBERS, checks=["training-steps"]).findings
+    assert finding.title.startswith("loss: a term of the loss differs: ")
+    assert finding.confirmed == "all other terms agree"
+    assert [place.source.split(" = ")[0] for place in (finding.tf1, finding.port)] == ["divergence"] * 2
+
+
 SHARES = np.exp(NUMBERS) / np.exp(NUMBERS).sum(axis=1, keepdims=True)
 
 
