@@ -3,11 +3,11 @@
 - `trace`: the ops of either program and what they computed.
 - `loops`: loops as straight code, in which each iteration has ops of its own.
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
-- `matching`: two traces side by side: which tensors hold the same numbers.
+- `matching`: two traces side by side: which tensors hold the same numbers, and how far apart the others are.
+- `layer_order`: the layers that the programs compute in different orders.
 - `divergence`: a place where the programs diverge.
 - `candidates`: the pairs of tensors of which the port's may get TF1's value.
 - `search`: the search for all divergences; each is confirmed by giving the port TF1's value.
-- `depth`: how far apart the tensors of both programs are, for a chart.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
 - `causes`: the likely causes of a difference of two computations, each with its remedy; a new cause goes here.
 - `causes_of_loss`: the likely causes of a difference of two losses, by which labels and outputs these take.

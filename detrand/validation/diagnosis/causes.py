@@ -31,7 +31,8 @@ from detrand.validation.audit.hyperparameters import (
     REGULARIZER,
     layer_of,
 )
-from detrand.validation.diagnosis.divergence import Divergence, LayerOrder
+from detrand.validation.diagnosis.divergence import Divergence
+from detrand.validation.diagnosis.layer_order import LayerOrder
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import (
     ACTIVATIONS,

@@ -30,11 +30,22 @@ from detrand.validation.diagnosis.op_kinds import (
     only_in,
     padded_window,
 )
-from detrand.validation.frameworks.traces import CHECKSUM, GATHERS, IN_FUNCTION, Trace, TracedOp, Value, is_informative
+from detrand.validation.frameworks.traces import (
+    CHECKSUM,
+    GATHERS,
+    IN_FUNCTION,
+    Trace,
+    TracedOp,
+    Value,
+    is_informative,
+    sample,
+)
+from detrand.validation.results import TensorDifference
 
 # In float64. Constants may be rounded to float32, and that may be amplified: the second is for what the first misses.
 RTOLS = (1e-6, 1e-9)
 _FEW = 256  # elements
+_COMPARED = 256  # elements, to find the nearest tensor
 _HALVES = {"<dtype: 'float16'>", "<dtype: 'bfloat16'>"}
 _DTYPES = {*_HALVES, "<dtype: 'float32'>", "<dtype: 'float64'>"}
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
@@ -157,6 +168,56 @@ def _are_equal(tf1: Value, port: Value, rtol: float) -> bool:
         return compare(actual, desired, rtol, atol, equal_nan=True, check_dtype=False).ok
     few = slice(None, None, max(1, desired.size // _FEW))  # which show most differences
     return all(np.isclose(actual[part], desired[part], rtol, atol, equal_nan=True).all() for part in (few, slice(None)))
+
+
+def tensor_differences(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]]) -> tuple[TensorDifference, ...]:
+    """Return how each tensor of TF1 differs from its counterpart in the port, or else from the nearest tensor there.
+
+    ``matched`` holds the names of the port's counterparts. They are nearest to no other tensor.
+    """
+    taken = {name for names in matched.values() for name in names}
+    free: dict[tuple[int, str], dict[str, np.ndarray]] = defaultdict(dict)
+    for name, value in port.values.items():
+        if name not in taken:
+            free[value.size, value.dtype.kind][name] = _some_of(value)
+    found = []
+    for name, value in tf1.values.items():
+        op = tf1.ops[op_of(name)]
+        if op.type == "ReadVariableOp":
+            continue
+        near = free.get((value.size, value.dtype.kind), {})
+        others = [other for other in matched.get(name, ()) if other in port.values]
+        others = others or ([_nearest(value, near)] if near else [])
+        amount = min((_difference(value, port.values[other]) for other in others), default=None)
+        where = port.ops[op_of(others[0])] if others else None
+        found.append(TensorDifference(str(op), "" if where is None else str(where), amount, name in matched))
+    return tuple(found)
+
+
+def _some_of(value: Value) -> np.ndarray:
+    if not value.is_whole:
+        return value.elements[:_COMPARED].astype(np.float64)
+    return value.elements[sample(value.size, min(value.size, _COMPARED))].astype(np.float64)
+
+
+def _nearest(value: Value, near: Mapping[str, np.ndarray]) -> str:
+    elements = _some_of(value)
+    with np.errstate(invalid="ignore"):
+        return min(
+            near,
+            key=lambda name: np.nan_to_num(np.abs(near[name] - elements), nan=np.inf, posinf=np.inf).max(initial=0),
+        )
+
+
+def _difference(tf1: Value, port: Value) -> float:
+    """Return the greatest absolute difference, relative to TF1's greatest element."""
+    desired, actual = (each.astype(np.float64) for each in tf1.paired_with(port))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(
+            (desired == actual) | (np.isnan(desired) & np.isnan(actual)), 0, np.abs(actual - desired)
+        )
+    greatest = np.abs(desired[np.isfinite(desired)]).max(initial=0)
+    return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0) / (greatest or 1))
 
 
 class Program:

@@ -36,9 +36,15 @@ from detrand.validation.diagnosis.candidates import (
     used_alike,
     users,
 )
-from detrand.validation.diagnosis.depth import tensor_differences
-from detrand.validation.diagnosis.divergence import Divergence, confirmation, differing_order, one_for_each_fault
-from detrand.validation.diagnosis.matching import RTOLS, TraceComparison, differing_attributes, match
+from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
+from detrand.validation.diagnosis.layer_order import differing_order
+from detrand.validation.diagnosis.matching import (
+    RTOLS,
+    TraceComparison,
+    differing_attributes,
+    match,
+    tensor_differences,
+)
 from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, is_in, kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.trace import with_dilations
