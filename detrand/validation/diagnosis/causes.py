@@ -306,8 +306,8 @@ def _of_padding(tf1: str, port: str, op_type: str) -> Cause:
 def _of_layer_order(order: LayerOrder) -> Cause:
     """Return the cause that the programs compute layers in different orders."""
     first, then = (and_more(names, _MOST_LAYERS) for names in (order.first, order.then))
-    comes = "comes" if len(order.first) == 1 else "come"
-    title = f"order of layers differs: {first} {comes} before {then} in TF1, and after in the port"
+    comes, it = "comes" if len(order.first) == 1 else "come", "it" if len(order.then) == 1 else "them"
+    title = f"order of layers differs: {first} {comes} before {then} in TF1, and after {it} in the port"
     return Cause(title, fault=Fault.ORDER, remedy=f"compute {first} before {then} in the port")
 
 

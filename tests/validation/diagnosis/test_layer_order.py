@@ -71,18 +71,18 @@ def summed(inputs, training, *, names="abc", step=tf.tanh):
             transformer,
             {"before": True},
             "block_0/attended/query, block_0/attended/key, block_0/attended/value and 1 more come before "
-            "block_0/attended/norm in TF1, and after in the port",
+            "block_0/attended/norm in TF1, and after it in the port",
             4,
             id="normalization",
         ),
         pytest.param(
             dropped,
             {"after": True},
-            "dropout comes before second in TF1, and after in the port",
+            "dropout comes before second in TF1, and after it in the port",
             1,
             id="dropout",
         ),
-        pytest.param(crossed, {"names": "cab"}, "a, b come before c in TF1, and after in the port", 1, id="dense"),
+        pytest.param(crossed, {"names": "cab"}, "a, b come before c in TF1, and after it in the port", 1, id="dense"),
     ],
 )
 def test_layers_in_another_order_are_one_finding(program, change, title, places):
