@@ -76,7 +76,8 @@ class Divergence:
       hyperparameter: the audited hyperparameter that makes the difference, if that was substituted.
       constants: TF1's array and the port's at the end of the regions, if the port's is a constant or the attribute
         is a constant input.
-      producer: where the port lacks the ops of TF1's region, its op after which they belong.
+      producer: where the port lacks the ops of TF1's region, its op after which they belong; or its op whose parts it
+        takes in another order.
       term_of: the program whose only output is the other's plus a term, ``"TF1"`` or ``"the port"``; empty if neither.
       is_order: whether the programs compute the same in another order, and differ twice because of it.
       iterations: how often a loop in Python runs in TF1 and in the port, if that is what differs.
@@ -369,8 +370,8 @@ def _has_order_of(first: Divergence, second: Divergence) -> bool:
 
 
 def _lines(divergence: Divergence) -> list[str]:
-    """Return the lines of TF1's op and of the port's."""
-    return ["" if op is None else op.line for op in (divergence.tf1, divergence.port)]
+    """Return the lines of TF1's op and of the port's, or of the port's op after which the difference is."""
+    return ["" if op is None else op.line for op in (divergence.tf1, divergence.producer or divergence.port)]
 
 
 def _own_ops(divergence: Divergence) -> tuple[set[str], ...]:

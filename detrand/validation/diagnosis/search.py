@@ -428,9 +428,10 @@ class _Search:
             tf1 = tuple(tensor for tensor, _ in trial.exchanged)
             port = tuple(state.port.matched[tensor][0] for _, tensor in trial.exchanged)
             divergence = replace(divergence, is_swap=True, taken=(tf1, port))
-            if len(tf1) > 1:  # parts of a tensor: where it is split
-                ops = self._tf1.ops[op_of(tf1[0])], self._port.ops[op_of(trial.exchanged[0][1])]
-                divergence = replace(divergence, tf1=ops[0], port=ops[1], leaf=None, values=(None, None))
+            if len(tf1) > 1 and trial.edge is not None:  # parts of a tensor: between where it is split and used
+                tf1_op, producer = self._tf1.ops[op_of(tf1[0])], self._port.ops[op_of(trial.exchanged[0][1])]
+                user = self._port.ops[trial.edge[0]]
+                divergence = replace(divergence, tf1=tf1_op, port=user, producer=producer, leaf=None)
         if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
