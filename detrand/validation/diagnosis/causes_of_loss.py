@@ -127,7 +127,7 @@ def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[
     )
     for who, op, mine, others, operands in sides:
         is_product = op is not None and kind(op) == "Mul" and mine == {"Mul"} and not others
-        is_product &= not divergence.attribute
+        is_product &= not divergence.attribute and all(operands)  # a number scales the labels
         if is_product and [bool(each) and each <= labels for each in operands].count(True) == 1:
             yield in_one_program(who, "weights the loss by the labels (Mul)")
     constants = differing_constants(divergence)

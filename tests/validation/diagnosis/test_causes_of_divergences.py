@@ -137,6 +137,14 @@ def test_what_only_one_program_computes_from_the_labels_are_weights():
     assert found == ("only TF1 weights the loss by the labels (GatherV2)",)
 
 
+def test_a_number_that_scales_the_labels_is_no_weight():
+    factor, limit = op("a", "Mul", "c", "labels", input_0=3.0), op("b", "Minimum", "labels", "n")
+    labels = frozenset({0})
+    parts = {"given": (labels, labels), "operands": ((frozenset(), labels), (labels, labels)), "attributes": {}}
+    found = titles(causes_of_loss(divergence(factor, limit, regions=((factor,), ()), **parts), INPUTS))
+    assert found == ("only TF1 multiplies by 3.0",)
+
+
 def test_two_tensors_of_labels_are_no_weight():
     ops = op("a", "Sub", "labels", "more"), op("b", "Sub", "outputs", "labels")
     given, operands = (frozenset({0}), frozenset({0, 1})), ((frozenset({0}), frozenset({0})), ())
