@@ -35,7 +35,8 @@ _OF_FEW_VALUES = {"ArgMax", "ArgMin", "Equal", "NotEqual", "InTopKV2", "Sign", "
 # A file keeps all elements of a tensor of at most this size, and so many elements of a larger one.
 MOST_ELEMENTS, _SAMPLED = 16384, 1024
 _MOST_ABOVE = 1000.0  # times the median: a mean that is greater is that of a few elements
-_RESIDUE = 1e-14  # what rounding leaves of 0 where numbers around 1 are added up in float64
+_RESIDUE = 1e-13  # what rounding leaves of 0 in float64, as a part of the greatest number
+_ORDINARY = 1e4  # what is greater may be a mask's -1e9, which leaves nothing
 
 Edge = tuple[str, int]  # the name of an op, and the position of one of its inputs
 
@@ -273,7 +274,7 @@ class Value:
         """The mean of the absolute values; less, if some are so large that they hide the others, as a mask's -1e9."""
         count = self.elements.size
         few = np.abs(self.elements[sample(count, min(count, _SAMPLED))].astype(np.float64)) if count else self.elements
-        few = few[few > _RESIDUE * min(few.max(initial=0), 1.0)]
+        few = few[few > _RESIDUE * min(few.max(initial=0), _ORDINARY)]
         usual = float(np.median(few)) if few.size else 0.0
         return min(self.weight / max(self.size, 1), _MOST_ABOVE * usual)
 

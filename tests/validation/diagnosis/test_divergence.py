@@ -275,6 +275,22 @@ def test_what_a_mask_adds_hides_no_difference(masked):
     assert match(tf1, port) == {}
 
 
+@pytest.mark.parametrize("masked", [-1e9, float(np.finfo(np.float32).min)])
+def test_a_mask_is_not_equal_to_masked_scores(masked):
+    generator, kept = np.random.default_rng(0), np.arange(6) < np.array([[6], [4], [3], [2]])
+    scores = generator.normal(size=kept.shape)
+    mask, in_full = (Value.of(np.where(kept, each, masked)) for each in (0.0, scores))
+    assert not _are_equal(mask, in_full, RTOLS[0]) and not _are_equal(in_full, mask, RTOLS[0])
+    assert _are_equal(in_full, Value.of(np.where(kept, 0.0, masked) + scores), RTOLS[0])
+
+
+def test_what_rounding_leaves_of_zeros_is_0():
+    generator = np.random.default_rng(0)
+    numbers = np.where(np.arange(1000) < 300, 100.0 * generator.normal(size=1000), 0.0)
+    left = Value.of(numbers + 1e-14 * generator.normal(size=1000) * 100)
+    assert _are_equal(Value.of(numbers), left, RTOLS[0]) and _are_equal(left, Value.of(numbers), RTOLS[0])
+
+
 def test_sums_of_what_is_rounded_to_float32_are_equal_near_0_too():
     """A resize of TensorFlow computes in float32, whatever its dtype."""
     generator = np.random.default_rng(0)
