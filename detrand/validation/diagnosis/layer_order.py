@@ -58,10 +58,10 @@ def differing_order(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]
     one = min(moved, key=[*layer.values()].index)
     then = [b for a, b in pairs if a == one]
     first = [one] if then else [a for a, b in pairs if b == one]
-    ops = [frozenset(name for pair in turned for name in way.between(*pair)) for way in ways]
+    ops = ways[0].between(turned), ways[1].between(turned)
     name = next(name for name, its in layer.items() if its == one)
     places = tf1.ops[meetings[0][name][0]], port.ops[meetings[1][name][0]]
-    return LayerOrder((*first,), (*(then or [one]),), len(moved), places, (ops[0], ops[1]))
+    return LayerOrder((*first,), (*(then or [one]),), len(moved), places, ops)
 
 
 def _names_of_layers(
@@ -91,7 +91,7 @@ def _where_layers_meet_data(trace: Trace, name_of: Mapping[str, str]) -> dict[st
 
 
 class _Ways:
-    """The ways through a program from one layer to another.
+    """The ways through a program from one layer to another. A set of layers is a number that has a bit for each.
 
     Args:
       trace: the program.
@@ -99,38 +99,38 @@ class _Ways:
     """
 
     def __init__(self, trace: Trace, meets: Mapping[str, Sequence[str]]):
-        self._meets, bits = (
-            {name: {*names} for name, names in meets.items()},
-            {name: 1 << number for number, name in enumerate(meets)},
-        )
+        self._bits = {name: 1 << number for number, name in enumerate(meets)}
         own = Counter[str]()
         for layer, names in meets.items():
-            own.update(dict.fromkeys(names, bits[layer]))
-        self._bits, self._after, self._before = bits, dict[str, int](), dict.fromkeys(trace.ops, 0)
-        for name, op in trace.ops.items():  # which layers an op is computed from
-            self._after[name] = own[name] | functools.reduce(operator.or_, map(self._of, op.sources), 0)
-        for name, op in reversed(trace.ops.items()):  # which layers are computed from an op
+            own.update(dict.fromkeys(names, self._bits[layer]))
+        self._after, self._before = dict[str, int](), dict.fromkeys(trace.ops, 0)
+        for name, op in trace.ops.items():  # the layers that an op is computed from
+            sources = (self._after.get(source, 0) for source in op.sources)
+            self._after[name] = functools.reduce(operator.or_, sources, own[name])
+        for name, op in reversed(trace.ops.items()):  # the layers that are computed from an op
             self._before[name] |= own[name]
             for source in op.sources:
                 self._before[source] = self._before.get(source, 0) | self._before[name]
-
-    def _of(self, name: str) -> int:
-        return self._after.get(name, 0)
+        self._needed = {
+            layer: functools.reduce(operator.or_, (self._after[name] for name in names))
+            for layer, names in meets.items()
+        }
 
     def leads(self, start: str, end: str) -> bool:
-        """Return whether a layer is computed from another one, and not the other way round too."""
-        return self._is_on_way(start, end) and not self._is_on_way(end, start)
+        """Return whether a layer is computed from another one, and not the other way round, too."""
+        return bool(self._needed[end] & self._bits[start]) and not self._needed[start] & self._bits[end]
 
-    def _is_on_way(self, start: str, end: str) -> bool:
-        return any(self._after[name] & self._bits[start] for name in self._meets[end] - self._meets[start])
-
-    def between(self, first: str, second: str) -> Iterator[str]:
-        """Yield the ops on the way between two layers, in either order, with those where they meet data."""
-        one, other = self._bits[first], self._bits[second]
-        for name, after in self._after.items():
-            before = self._before[name]
-            if (after & one and before & other) or (after & other and before & one):
-                yield name
+    def between(self, pairs: Sequence[tuple[str, str]]) -> frozenset[str]:
+        """Return the ops on the way between two layers of a pair, in either order, with those where they meet data."""
+        others = Counter[int]()
+        for first, second in pairs:
+            others[self._bits[first]] |= self._bits[second]
+            others[self._bits[second]] |= self._bits[first]
+        return frozenset(
+            name
+            for name, after in self._after.items()
+            if any(after & one and self._before[name] & of_one for one, of_one in others.items())
+        )
 
 
 def _layers(names: Collection[str], meets: Mapping[str, Sequence[str]], variables: Collection[str]) -> dict[str, str]:
