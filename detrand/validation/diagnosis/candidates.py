@@ -1,7 +1,7 @@
 """Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
 
 `candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, and what the
-programs move differently. `exchanges` yields what two ops take in each other's place, `parts_in_another_order` the
+programs move differently. `hidden_inputs` yields what such a tensor hides, `exchanges` what two ops take in each other's place, `parts_in_another_order` the
 orders of what one op splits, and `after_more_iterations` what a loop in Python comes to that has more iterations in one
 program.
 """
@@ -36,11 +36,6 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
     """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
     tf1, port = state.tf1, state.port
     tf1_op, port_op = state.first_ops()
-    if tf1_op is not None and port_op is not None and tf1_op.type == port_op.type:
-        for pair in _other_inputs(state, tf1_op, port_op, None):
-            # What differs before the first op leads to a tensor that agrees, too, such as the numbers behind a mask.
-            if pair[0] not in tf1.matched and pair[1] not in port.matched:
-                yield pair
     if tf1_op is not None and port_op is not None and users(tf1, tf1_op) == users(port, port_op):
         yield from same_outputs(state, tf1_op, port_op)
     yield from _moved_differently(state)
@@ -81,6 +76,15 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
                 moved = tf1.value(copy)
                 if value is not None and moved is not None and moved.shape == value.shape:
                     yield from same_outputs(state, copy, second)
+
+
+def hidden_inputs(state: TraceComparison) -> Iterator[Pair]:
+    """Yield inputs of the first diverged ops that differ, and lead to a tensor that agrees, too, as behind a mask."""
+    tf1_op, port_op = state.first_ops()
+    if tf1_op is not None and port_op is not None and tf1_op.type == port_op.type:
+        for pair in _other_inputs(state, tf1_op, port_op, None):
+            if pair[0] not in state.tf1.matched and pair[1] not in state.port.matched:
+                yield pair
 
 
 def same_outputs(state: TraceComparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[Pair]:

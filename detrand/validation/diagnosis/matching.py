@@ -533,7 +533,7 @@ class TraceComparison:
         if windows is not None:
             return windows
         of_tf1, of_port = (
-            _first_of(region) or program.first_after(end)
+            [op for op in _first_of(region) if op in program.first] or _first_of(region) or program.first_after(end)
             for program, region, end in zip((self.tf1, self.port), regions, ends, strict=True)
         )
         tf1_op = next(iter(of_tf1), None)

@@ -29,6 +29,7 @@ from detrand.validation.diagnosis.candidates import (
     after_more_iterations,
     candidates,
     exchanges,
+    hidden_inputs,
     iterations,
     iterations_at,
     parts_in_another_order,
@@ -527,6 +528,10 @@ class _Search:
             rest = self._run(done, trial)
             if rest is not None and not rest.diverged and iterations_at(state, *trial.ends):
                 return trial, rest
+        for trial in self._trials_of(state, hidden_inputs(state)):
+            rest = self._run(done, trial)
+            if rest is not None and not rest.diverged:
+                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
         of_output = None  # makes an output agree, and shows nothing
         of_number = None  # gives an array to a single number, and may be half of what differs
         for trial in itertools.islice(self._trials_of(state, candidates(state, self._port.edges_of)), _MOST_RUNS):
