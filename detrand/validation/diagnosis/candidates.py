@@ -1,9 +1,9 @@
 """Candidates: the pairs of tensors of which the port's may get TF1's value, so that the rest agrees.
 
 `candidates` yields them, those nearest to the divergence first: what ops of one type take or compute, and what the
-programs move differently. `hidden_inputs` yields what such a tensor hides, `exchanges` what two ops take in each other's place, `parts_in_another_order` the
-orders of what one op splits, and `after_more_iterations` what a loop in Python comes to that has more iterations in one
-program.
+programs move differently. `hidden_inputs` yields what a tensor that agrees hides, `exchanges` what two ops take in each
+other's place, `parts_in_another_order` the orders of what one op splits, and `after_more_iterations` what a loop in
+Python comes to that has more iterations in one program.
 """
 
 from __future__ import annotations
