@@ -301,8 +301,8 @@ def site(filename: str, line: int) -> Site:
 
 
 def _line_of(text: str, filename: str, line: int) -> int:
-    """Return the number of a line that AutoGraph counts, which takes lines that end with a backslash for one line."""
-    for number in range(line, line + _MOST_CONTINUATIONS):
+    """Return the number of a line in its file, given AutoGraph's, which counts lines joined by a backslash as one."""
+    for number in range(line, line + _MOST_CONTINUATIONS) if text else ():
         found = linecache.getline(filename, number).strip()
         if found and (found == text or (found.endswith("\\") and text.startswith(found[:-1].rstrip()))):
             return number

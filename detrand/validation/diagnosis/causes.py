@@ -969,14 +969,10 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
 
 
 def _other_operand(divergence: Divergence, side: int) -> str | None:
-    """Return what the op of one program takes and that of the other one does not, if it is one tensor with a name.
-
-    A tensor in an iteration of a loop has another name in each.
-    """
+    """Return the tensor that only the op of one program takes, the same for all iterations; None if it has no name."""
     mine, other = divergence.taken[side], divergence.taken[not side]
     found = [name for name in mine if name not in other]
-    is_known = other and len(found) == 1 and len(mine) > 1 and not iteration_of(found[0])[1]
-    return found[0] if is_known and found[0] else None
+    return iteration_of(found[0])[0] if other and len(found) == 1 < len(mine) and found[0] else None
 
 
 def _number(op: TracedOp, computed: str | None = None) -> str:

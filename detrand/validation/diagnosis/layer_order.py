@@ -1,7 +1,7 @@
 """Layers that two programs compute in different orders, such as a normalization before an attention or after it.
 
-Numbers do not tell: where layers are in another order, all that they compute differs. What tells is which layers each
-program computes from which.
+`differing_order` finds them by which layer each program computes from which. It compares no numbers, because every
+number after such a layer differs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LayerOrder(NamedTuple):
 def differing_order(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]]) -> LayerOrder | None:
     """Return the layers that two programs compute in different orders; None if there are none.
 
-    A layer is where a variable, or what a program draws, meets data. One comes before another if the other one is
-    computed from it, and not the other way round, too, as in a loop. ``matched`` holds counterparts of TF1's tensors.
+    A layer is where a variable, or a random tensor, meets data. A layer comes before another layer if the second one is
+    computed from the first one but not vice versa, as in a loop. ``matched`` holds the counterparts of TF1's tensors.
     """
     meetings = [_where_layers_meet_data(trace, name_of) for trace, name_of in _names_of_layers(tf1, port, matched)]
     ways = [_Ways(trace, meets) for trace, meets in zip((tf1, port), meetings, strict=True)]
@@ -67,7 +67,7 @@ def differing_order(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]
 def _names_of_layers(
     tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Trace, dict[str, str]]]:
-    """Yield both programs with the names of what their layers are known by, by the ops that have it: TF1's names."""
+    """Yield each program with TF1's names of the variables and random tensors, by the names of the program's ops."""
     drawn = {op.name for op in tf1.ops.values() if "Random" in op.type}
     pairs = ((op_of(name), op_of(other)) for name, others in matched.items() for other in others)
     of_port = {other: name for name, other in pairs if name in drawn}
@@ -100,9 +100,10 @@ class _Ways:
 
     def __init__(self, trace: Trace, meets: Mapping[str, Sequence[str]]):
         self._bits = {name: 1 << number for number, name in enumerate(meets)}
-        own = Counter[str]()
+        own = defaultdict[str, int](int)
         for layer, names in meets.items():
-            own.update(dict.fromkeys(names, self._bits[layer]))
+            for name in names:
+                own[name] |= self._bits[layer]
         self._after, self._before = dict[str, int](), dict.fromkeys(trace.ops, 0)
         for name, op in trace.ops.items():  # the layers that an op is computed from
             sources = (self._after.get(source, 0) for source in op.sources)
@@ -117,12 +118,12 @@ class _Ways:
         }
 
     def leads(self, start: str, end: str) -> bool:
-        """Return whether a layer is computed from another one, and not the other way round, too."""
+        """Return whether the end is computed from the start, but not the start from the end."""
         return bool(self._needed[end] & self._bits[start]) and not self._needed[start] & self._bits[end]
 
     def between(self, pairs: Sequence[tuple[str, str]]) -> frozenset[str]:
         """Return the ops on the way between two layers of a pair, in either order, with those where they meet data."""
-        others = Counter[int]()
+        others = defaultdict[int, int](int)
         for first, second in pairs:
             others[self._bits[first]] |= self._bits[second]
             others[self._bits[second]] |= self._bits[first]

@@ -591,10 +591,7 @@ class _Search:
         return best
 
     def _in_order(self, state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Trial:
-        """Return the trial that gives TF1's parts of a tensor to what takes others of the port in their place.
-
-        It does so in all iterations of a loop in Python.
-        """
+        """Return the trial that gives the port the parts of a tensor in TF1's order, in all iterations of a loop."""
         edges, right = dict[Edge, np.ndarray](), set[str]()
         for tf1_tensor, port_tensor in pairs:
             if tf1_tensor in state.port.matched[port_tensor]:
@@ -606,7 +603,7 @@ class _Search:
                 if value is not None and value.array is not None:
                     edges |= dict.fromkeys(self._port.edges_of(tensor), self._port.fitted(value.array, tensor))
                     right.add(tensor)
-        words = "with TF1's order of these"
+        words = "with the parts in TF1's order"
         substitution, first = Substitution(edges, right=frozenset(right)), next(iter(edges), None)
         return Trial(substitution, pairs[0], words, edge=first, exchanged=tuple(pairs))
 

@@ -118,7 +118,7 @@ def test_parts_in_the_same_order_pass():
 def test_gates_in_another_order_are_one_finding_at_the_lines_that_split(order, parts):
     (finding,) = findings(lstm, lambda: LSTM(order), SEQUENCES)
     title = f"order of the parts of MatMul differs: 0, 1, 2, 3 (TF1), {parts} (port)"
-    assert (finding.title, finding.confirmed) == (title, "with TF1's order of these, the rest agrees")
+    assert (finding.title, finding.confirmed) == (title, "with the parts in TF1's order, the rest agrees")
     assert [place.source.split(" = ")[0] for place in (finding.tf1, finding.port)] == ["i, j, f, o", "parts"]
 
 
