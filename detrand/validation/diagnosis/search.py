@@ -576,15 +576,23 @@ class _Search:
         )
 
     def _with_parts_in_order(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees."""
+        """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees.
+
+        TF1's values of the parts make much agree in any order, in a loop above all. So more has to agree than with
+        them in the port's own order.
+        """
         best: tuple[Trial, TraceComparison] | None = None
+        as_before = dict[str, TraceComparison | None]()
         for pairs in itertools.islice(parts_in_another_order(state), _MOST_RUNS):
+            if pairs[0][0] not in as_before:
+                own = [(state.port.matched[tensor][0], tensor) for _, tensor in pairs]
+                as_before[pairs[0][0]] = self._run(done, self._in_order(state, own))
             trial = self._in_order(state, pairs)
-            rest = self._run(done, trial)
+            rest, before = self._run(done, trial), as_before[pairs[0][0]]
             changed = {name for name, _ in trial.substitution.edges}
             most = state.diverged if best is None else best[1].diverged
             agree = rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged)
-            if rest is not None and agree and rest.diverged < most:
+            if rest is not None and agree and rest.diverged < min(most, before.diverged if before else most):
                 best = trial, rest
             if best is not None and not best[1].diverged:
                 break
@@ -593,9 +601,8 @@ class _Search:
     def _in_order(self, state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Trial:
         """Return the trial that gives the port the parts of a tensor in TF1's order, in all iterations of a loop."""
         edges, right = dict[Edge, np.ndarray](), set[str]()
-        for tf1_tensor, port_tensor in pairs:
-            if tf1_tensor in state.port.matched[port_tensor]:
-                continue
+        moved = [pair for pair in pairs if pair[0] not in state.port.matched[pair[1]]]
+        for tf1_tensor, port_tensor in moved or pairs:
             names = op_of(tf1_tensor), op_of(port_tensor)
             suffixes = [each.removeprefix(name) for each, name in zip((tf1_tensor, port_tensor), names, strict=True)]
             for tf1_op, port_op in [names, *iterations(self._tf1.ops, self._port.ops, *names)]:
