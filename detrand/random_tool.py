@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 
@@ -142,7 +143,7 @@ class DeterministicRandomTestTool:
         """
         if not isinstance(name, str) or not name:
             raise wrong_type("name", name, "a non-empty str", 'use tool.step(), or tool.step(name="eval")')
-        return Scope("tool.step()", lambda: self._step(name))
+        return Scope("tool.step()", functools.partial(self._step, name))
 
     def _step(self, name: str) -> contextlib.AbstractContextManager[int]:
         cursor = cursors.current()

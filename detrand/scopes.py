@@ -95,15 +95,17 @@ class Entered(Generic[OpenT]):
 
     A task begins in the blocks of the code that makes it, and may outlive them; a block may be left in a different
     thread. Therefore only those that are still ``open`` count.
+
+    Attributes:
+      entered: the innermost block, open or not, and, in the same form, what is around it.
     """
 
     def __init__(self, kind: str):
-        # The innermost block and, in the same form, what is around it.
-        self._entered: ContextVar[tuple[OpenT, Any] | None] = ContextVar(kind, default=None)
+        self.entered: ContextVar[tuple[OpenT, Any] | None] = ContextVar(kind, default=None)
 
     def innermost(self) -> OpenT | None:
         """Return the block that was entered last, if any."""
-        entered = self._entered.get()
+        entered = self.entered.get()
         while entered is not None:
             block, around = entered
             if block.open:
@@ -113,7 +115,7 @@ class Entered(Generic[OpenT]):
 
     def all(self) -> tuple[OpenT, ...]:
         """Return the blocks, the innermost last."""
-        entered, blocks = self._entered.get(), list[OpenT]()
+        entered, blocks = self.entered.get(), list[OpenT]()
         while entered is not None:
             block, entered = entered
             if block.open:
@@ -122,19 +124,24 @@ class Entered(Generic[OpenT]):
 
     def enter(self, block: OpenT, changes: Changes) -> None:
         """Enter a block until the changes are undone."""
-        changes.on_undo(self._leave, block)
-        around = self._entered.get()
+        changes.on_undo(self.leave, block)
+        self.put_inside(block)
+
+    def put_inside(self, block: OpenT) -> None:
+        """Enter a block until `leave`, which the caller has seen to."""
+        around = self.entered.get()
         while around is not None and not around[0].open:
             around = around[1]
-        self._entered.set((block, around))
+        self.entered.set((block, around))
 
-    def _leave(self, block: OpenT) -> None:
-        entered = self._entered.get()
+    def leave(self, block: OpenT) -> None:
+        """Leave a block, if it has been entered and not left."""
+        entered = self.entered.get()
         if entered is not None and entered[0] is block:
-            self._entered.set(entered[1])
+            self.entered.set(entered[1])
         elif block.open:  # left before what is inside it
             left: tuple[OpenT, Any] | None = None
             for each in self.all():
                 if each is not block:
                     left = each, left
-            self._entered.set(left)
+            self.entered.set(left)

@@ -18,6 +18,7 @@ from tensorflow.python.eager import context, execute, record
 from tensorflow.python.framework import config, dtypes, ops
 from tensorflow.python.ops import (
     gen_image_ops,
+    gen_stateful_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
     stateful_random_ops,
@@ -83,6 +84,16 @@ no_recording = record.stop_recording  # a scope whose ops no gradient tape recor
 STATELESS_KERNELS = SimpleNamespace(
     **{**vars(gen_image_ops), **vars(gen_stateless_random_ops), **vars(gen_stateless_random_ops_v2)}
 )
+# The ops of tf.random.Generator, which move on the counter in a variable.
+STATEFUL_KERNELS = SimpleNamespace(**vars(gen_stateful_random_ops))
+
+
+def state_variable(values: np.ndarray) -> Any:
+    """Return the handle of a new variable, which lasts as long as the handle, without any of `tf.Variable`'s scopes."""
+    value = tf.constant(values)
+    handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, shared_name=context.anonymous_name())
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    return handle
 
 
 def eager_tensor(values: np.ndarray) -> Any:

@@ -1,8 +1,9 @@
 """Draws of stateful random ops that are executed eagerly.
 
 All ops with the same seeds share an eager kernel, which counts their runs as long as the process lives. So the
-stateless kernel of the same distribution computes the numbers from an explicit counter instead. An op for whose run
-there is no stateless kernel is executed in a graph and a session of its own, whose kernel counts its runs.
+stateless kernel of the same distribution computes the numbers from an explicit counter instead. In later runs of an op
+node, the kernel of `tf.random.Generator` does, if there is one: it moves on the counter in a variable of the node. An
+op that has no such kernel for its run is executed in a graph and a session of its own, whose kernel counts its runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from detrand._patching.tensorflow import STATELESS_KERNELS, eager_tensor, is_recording, no_recording, record_gradient
+from detrand._patching.tensorflow import (
+    STATEFUL_KERNELS,
+    STATELESS_KERNELS,
+    eager_tensor,
+    is_recording,
+    no_recording,
+    record_gradient,
+    state_variable,
+)
 from detrand.adapters.counter_draws import PHILOX_ALGORITHM
 from detrand.errors import StepMismatchError
 from detrand.philox.generator import UINT64, WORD, counter_words
@@ -56,11 +65,16 @@ def _first_seeds(seed: int, block: int) -> np.ndarray:
 def draw(
     op_type: str, original: Callable[..., Any], node: OpNode | None, seeds: tuple[int, int], arguments: dict[str, Any]
 ) -> Any:
-    """Draw what an op draws in the next run of its op node; in run 0 if it has none.
+    """Draw what an op draws in the run that its op node has come to; in run 0 if it has none.
 
     Raises:
       StepMismatchError: if an op that is drawn in a session had different attributes in the node's first run.
     """
+    if node is not None and node.counter and op_type in STATEFUL:
+        state = node.kept
+        if type(state) is not _State:
+            node.kept = state = _State(seeds, node.counter)
+        return STATEFUL[op_type](state.handle, state.algorithm, **arguments)
     seed, op_seed = seeds
     kernel = STATELESS.get(op_type)
     if kernel is not None:
@@ -68,6 +82,7 @@ def draw(
         if node is None or not node.counter:
             counter = _first_counters(op_seed // 1024)[op_seed % 1024]
         else:
+            node.kept = None  # a variable that this draw does not move on
             counter = eager_tensor(np.array((node.counter & UINT64, op_seed & UINT64), np.uint64))
         arguments["key"], arguments["counter"], arguments["alg"] = key, counter, algorithm
         return kernel(**arguments)
@@ -76,6 +91,26 @@ def draw(
         arguments["seed"] = eager_tensor(_first_seeds(seed, op_seed // 1024)[op_seed % 1024])
         return _recorded_as(op_type, kernel, arguments)
     return _draw_in_session(op_type, original, node, {**arguments, "seed": seed, "seed2": op_seed})
+
+
+class _State:
+    """A variable with the seeds of an op node and the counter that it has come to.
+
+    Attributes:
+      handle: the variable, which the kernels in `STATEFUL` take and move on.
+      algorithm: Philox, as they take it.
+    """
+
+    def __init__(self, seeds: tuple[int, int], counter: int):
+        seed, op_seed = seeds
+        self.algorithm = _stateful_algorithm()
+        words = np.array([counter & UINT64, op_seed & UINT64, seed & UINT64], np.uint64)
+        self.handle = state_variable(words.view(np.int64))
+
+
+@functools.cache
+def _stateful_algorithm() -> tf.Tensor:
+    return tf.constant(PHILOX_ALGORITHM, tf.int64)
 
 
 def _recorded_as(op_type: str, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -123,6 +158,22 @@ STATELESS: dict[str, Callable[..., tf.Tensor]] = {
     "RandomUniformInt": STATELESS_KERNELS.stateless_random_uniform_int_v2,
     "RandomGamma": _gamma,
     "RandomShuffle": _shuffle,
+}
+
+
+def _integers(handle: Any, algorithm: tf.Tensor, *, minval: Any, maxval: Any, **arguments: Any) -> tf.Tensor:
+    if not (isinstance(minval, tf.Tensor) and isinstance(maxval, tf.Tensor)):  # the kernel takes ints for int64
+        dtype = next((each.dtype for each in (minval, maxval) if tf.is_tensor(each)), None)
+        minval, maxval = (tf.convert_to_tensor(each, dtype) for each in (minval, maxval))
+    return STATEFUL_KERNELS.stateful_uniform_int(handle, algorithm, minval=minval, maxval=maxval, **arguments)
+
+
+# Each moves the counter in a variable on by what the stateful op of TensorFlow 1 reserves.
+STATEFUL: dict[str, Callable[..., tf.Tensor]] = {
+    "RandomUniform": STATEFUL_KERNELS.stateful_uniform,
+    "RandomStandardNormal": STATEFUL_KERNELS.stateful_standard_normal_v2,
+    "TruncatedNormal": STATEFUL_KERNELS.stateful_truncated_normal,
+    "RandomUniformInt": _integers,
 }
 
 

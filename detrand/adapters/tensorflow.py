@@ -53,10 +53,7 @@ def _get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
         if cursor is None:
             return original(op_seed)
         given = None if op_seed is None else as_int(op_seed)
-        if given is None:
-            return cursor.next_seeds(_executes)
-        with cursor.drawing_from((given, 0)):
-            return cursor.next_seeds(_executes)
+        return cursor.next_seeds(_executes, None if given is None else (given, 0))
 
     return get_seed
 
@@ -147,9 +144,9 @@ def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
         else:
             outputs = xla.added_to_graph(cursor, op_type, op, seeds, arguments)
         shape, dtype = static_shape_and_dtype(outputs)
-        cursor.describe_last(op_type, shape, dtype)
         if node is not None:
             node.counter += counter_draws.reserved(op_type, shape)
+        cursor.describe_last(op_type, shape, dtype)
         return outputs
 
     return draw

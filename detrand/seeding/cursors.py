@@ -8,8 +8,8 @@ innermost one governs: an adapter asks `current` for it, or is made by `governed
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from detrand.changes import Changes
@@ -21,12 +21,16 @@ from detrand.seeding.regions import Execution, Kind, OpNode, OpSeeds, OpSeedSour
 from detrand.seeding.streams import OwnSeed, Record, Stream
 
 _cursors: Entered[Cursor] = Entered("detrand_cursors")
+_entered = _cursors.entered
 
 
 def current() -> Cursor | None:
     """Return the cursor that governs the calling thread or asyncio task, if any."""
-    cursor = _cursors.innermost()
-    if cursor is None or cursor._thread == threading.get_ident():
+    entered = _entered.get()
+    if entered is None:
+        return None
+    cursor = entered[0] if entered[0].scope.open else _cursors.innermost()
+    if cursor is None or cursor._thread == get_ident():
         return cursor
     return cursor._of_calling_thread()  # which runs in a copy of the context of a different thread
 
@@ -119,29 +123,37 @@ class Cursor:
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
 
-    def __init__(self, stream: Stream, step: Execution | None = None, execution: Execution | None = None):
+    # Where they start is set in the class: a step, which makes a cursor, would take longer otherwise.
+    own_seed: OwnSeed | None = None
+    last_seeds: tuple[int, int] | None = None
+    node: OpNode | None = None
+    phase = "compute"
+    started_at = callsite.UNKNOWN
+    _parent: Cursor | None = None  # if this is the cursor of a thread
+    _last_record: Record | None = None
+    _undescribed: tuple[OpNode, Site, str] | None = None  # of an op that has not described itself yet
+    _trace: Trace | None = None  # of the function that is traced for the first time
+    # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
+    _replay: tuple[Trace, Trace | None] | None = None
+    # What each stream's op seeds were before the program assigned its `operation_seed`, for each block around that
+    # repeats what has taken op seeds before.
+    _assigned: tuple[Assigned, ...] = ()
+    _entered_in: Execution | None = None  # a part of another tool's program, where this tool's scope begins
+    is_executed: Callable[[], bool] = staticmethod(_at_once)
+
+    def __init__(
+        self,
+        stream: Stream,
+        step: Execution | None = None,
+        execution: Execution | None = None,
+        scope: _Scope | None = None,
+    ):
         self.stream = stream
-        self.scope = _Scope()
-        self._thread = threading.get_ident()
-        self._of_threads: dict[int, Cursor] = {}  # of threads that may run in a copy of this thread's context
-        self._parent: Cursor | None = None  # if this is the cursor of a thread
-        self.own_seed: OwnSeed | None = None
-        self.last_seeds: tuple[int, int] | None = None
-        self.node: OpNode | None = None
-        self._last_record: Record | None = None
-        self._undescribed: tuple[OpNode, Site, str] | None = None  # of an op that has not described itself yet
+        self.scope = scope or _Scope()
         self.step_execution = step
         self.execution = execution
-        self.is_executed: Callable[[], bool] = _at_once
-        self.phase = "compute"
-        self.started_at = callsite.UNKNOWN
-        self._trace: Trace | None = None  # of the function that is traced for the first time
-        # What is left of the first trace of a function that is traced again, and the first trace of a function inside.
-        self._replay: tuple[Trace, Trace | None] | None = None
-        # What each stream's op seeds were before the program assigned its `operation_seed`, for each block around that
-        # repeats what has taken op seeds before.
-        self._assigned: tuple[Assigned, ...] = ()
-        self._entered_in: Execution | None = None  # a part of another tool's program, where this tool's scope begins
+        self._thread = get_ident()
+        self._of_threads: dict[int, Cursor] = {}  # of threads that may run in a copy of this thread's context
 
     def in_inner_scope(self, stream: Stream) -> Cursor:
         """Return the cursor of a scope that is entered inside this one, of the same tool or of another tool.
@@ -175,8 +187,9 @@ class Cursor:
         Raises:
           ScopeError: if another thread or asyncio task entered it, and this one was not governed.
         """
-        self._settle()
-        if self._thread != threading.get_ident():
+        if self._undescribed is not None:
+            self._settle()
+        if self._thread != get_ident():
             raise ScopeError(
                 f"{what} was left in another thread than the one that entered it; enter and leave it in one thread, "
                 "with a `with` statement"
@@ -188,12 +201,15 @@ class Cursor:
                 "be async."
             )
 
-    def next_seeds(self, executes: Callable[[], bool | None] = _at_once) -> tuple[int, int]:
+    def next_seeds(
+        self, executes: Callable[[], bool | None] = _at_once, own_seed: OwnSeed | None = None
+    ) -> tuple[int, int]:
         """Take the next op seed, and record who took it.
 
         Args:
           executes: returns whether the op is executed now, rather than put into a graph; None for the graph of a
             session, which is a program of its own.
+          own_seed: what the op would draw from outside of a scope, if not from the cursor's `own_seed`.
 
         Returns:
           ``(seed, op_seed)``. If `node` is None, the op draws its run 0 from them: an eager op runs once, and the
@@ -204,16 +220,18 @@ class Cursor:
           StepMismatchError: if a different op belongs here.
         """
         stream = self.stream
-        self.node = None
+        self.node = self._last_record = None
         if self.is_plain:
-            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=2), self.phase)
+            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=1), self.phase)
             if node is not None and executes():
                 self.node = node
+        elif self.is_executed is not _at_once and not self.is_executed():
+            op_seed = stream.operation_seed
         else:
-            self._last_record = None
-            op_seed = self._next_op_seed(executes)
-        if self.own_seed is not None and self._last_record is not None:
-            self._last_record.own_seed = self.own_seed
+            op_seed = self._next_op_seed(callsite.user_site(skip=1), executes)
+        own_seed = own_seed or self.own_seed
+        if own_seed is not None and self._last_record is not None:
+            self._last_record.own_seed = own_seed
         self.last_seeds = seeds = stream.seeds_of(op_seed)
         return seeds
 
@@ -224,10 +242,7 @@ class Cursor:
             changes.set(self, "own_seed", own_seed)
             yield
 
-    def _next_op_seed(self, executes: Callable[[], bool | None]) -> int:
-        if self.is_executed is not _at_once and not self.is_executed():
-            return self.stream.operation_seed
-        site = callsite.user_site(skip=2)
+    def _next_op_seed(self, site: Site, executes: Callable[[], bool | None]) -> int:
         op_seed = None if self._replay is None else self._op_seed_of_first_trace(*self._replay, site)
         if op_seed is None:
             op_seed = self._op_seed_of_execution(site, executes)
@@ -321,10 +336,11 @@ class Cursor:
 
     def _settle(self, op_type: str = "", dtype: str = "") -> None:
         """Note which op was executed at the op node that was asked for last: none, if none described itself."""
-        undescribed, self._undescribed, self.node = self._undescribed, None, None
-        if undescribed is not None and self.execution is not None:
+        undescribed, execution = self._undescribed, self.execution
+        self._undescribed = self.node = None
+        if undescribed is not None and execution is not None:
             node, site, own_seeds = undescribed
-            self.execution.executed(node, op_type + own_seeds, dtype, site)
+            execution.executed(node, op_type + own_seeds, dtype, site)
 
     def assign(self, stream: Stream, op_seed: int) -> None:
         """Set the op seed that the next op of a stream takes; a graph is built once, so a repetition sets none."""
@@ -403,6 +419,11 @@ class Cursor:
             that name; on leaving, in another thread or asyncio task.
           StepMismatchError: on leaving, if there were fewer ops than in the first run.
         """
+        if self.execution is not None or self.step_execution is not None:
+            self._check_outside_regions()
+        return _Step(self, name)
+
+    def _check_outside_regions(self) -> None:
         if self.in_step:
             raise ScopeError(
                 f"a step was entered inside {self.step_execution}. A step is one Session.run, and none runs inside "
@@ -413,16 +434,16 @@ class Cursor:
                 f"a step was entered inside {self.execution}. A step is a whole Session.run, with its loops and "
                 "conditionals: put the step around them"
             )
-        return _Step(self, name)
 
     def _in(self, step: Execution | None, execution: Execution | None) -> Cursor:
-        cursor = Cursor(self.stream, step, execution)
-        cursor.scope, cursor.started_at = self.scope, self.started_at
+        cursor = Cursor(self.stream, step, execution, self.scope)
+        cursor.started_at = self.started_at
         return cursor
 
     def _close(self, execution: Execution) -> None:
-        execution.close()
-        if execution.is_repetition:
+        if execution.open:
+            execution.close()
+        if execution.is_repetition and execution.assigned:
             _restore(execution.assigned)
         self._undescribed = self.node = None
 
@@ -473,43 +494,52 @@ class Cursor:
 
     def _move_to_calling_thread(self, changes: Changes) -> None:
         """Make this cursor that of the calling thread wherever it runs in a copy of the parent's context."""
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         if self._parent is not None:
             changes.on_undo(self._parent._of_threads.pop, self._thread, None)
             self._parent._of_threads[self._thread] = self
 
     def _of_calling_thread(self) -> Cursor:
-        own = self._of_threads.get(threading.get_ident())
+        own = self._of_threads.get(get_ident())
         if own is None:
-            own = self._of_threads[threading.get_ident()] = self.for_child_thread()
-            own._thread = threading.get_ident()
+            own = self._of_threads[get_ident()] = self.for_child_thread()
+            own._thread = get_ident()
         return own
 
 
-class _Step:
-    """The scope of `Cursor.step`; a generator would take longer to enter and to leave."""
+class _Step(Changes):
+    """The scope of `Cursor.step`; a generator, or an undo for each of its changes, would take longer."""
 
     def __init__(self, outer: Cursor, name: str):
+        super().__init__()
         self._outer, self._name = outer, name
-        self._changes = Changes()
 
-    def __enter__(self) -> int:
-        outer, changes = self._outer, self._changes
+    def __enter__(self) -> int:  # type: ignore[override]
+        outer, name = self._outer, self._name
         try:
-            self._execution = execution = Execution(outer.stream.enter_step(self._name, changes))
-            self._cursor = cursor = outer._in(execution, execution)
+            self._cursor = cursor = outer._in(None, None)
+            self._undo.append(lambda is_late: _leave_step(cursor, name))
+            execution = Execution(outer.stream.enter_step(name, cursor))
+            cursor.step_execution = cursor.execution = execution
             cursor._assigned = (*outer._assigned, execution.assigned)
-            _cursors.enter(cursor, changes)
-            changes.on_undo(cursor._close, execution)
+            _cursors.put_inside(cursor)
             return execution.number
         except BaseException:
-            changes.undo()
+            self.undo()
             raise
 
-    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        cursor = self._cursor
         try:
-            if error_type is None:
-                self._cursor.leave("a step")
-                self._execution.end()
+            if error[0] is None and cursor.step_execution is not None:
+                cursor.leave("a step")
+                cursor.step_execution.end()
         finally:
-            self._changes.undo()
+            self._undo_all(is_late=False)
+
+
+def _leave_step(cursor: Cursor, name: str) -> None:
+    if cursor.step_execution is not None:
+        cursor._close(cursor.step_execution)
+    _cursors.leave(cursor)
+    cursor.stream.leave_step(name, cursor)

@@ -161,7 +161,7 @@ class Pass:
     def end(self, op_seeds: Mapping[OpSeedSource, int]) -> None:
         """End the pass; the next op of each stream takes one of `op_seeds`."""
         if self._flow is None and self.outer is not None:
-            self.outer.passed_unknown.append(self.kind)
+            self.outer.passed_unknown += (self.kind,)
         elif self._flow is not None and self._flow.op_seeds_after is None:
             self._flow.op_seeds_after = op_seeds
 
@@ -175,21 +175,23 @@ class Execution:
       part: which part.
     """
 
+    open = True  # until it ends
+    number = 0  # among the executions of the region
+    is_repetition = False  # whether an execution of the region has come to its end before
+    # Those of control flow that drew nothing, so which one it was is unknown.
+    passed_unknown: tuple[Kind, ...] = ()
+    _passed: tuple[ControlFlow, ...] = ()
+    _threads: tuple[Execution, ...] = ()
+    _position = 0  # among the entries of the region
+    _count = 0  # nodes so far
+    _stray: OpNode | None = None
+    _region: Region | None = None
+
     def __init__(self, region: Region | None, within: Pass | None = None, part: int = 0):
-        self.open = True  # until it ends
         self.is_trace = within is not None and within.kind.is_trace
-        self.number = 0  # among the executions of the region
-        self.is_repetition = False  # whether an execution of the region has come to its end before
         self.assigned: dict[OpSeedSource, OpSeeds] = {}  # as before the program set them
-        self.passed_unknown: list[Kind] = []  # control flow that drew nothing, so which one it was is unknown
         self._within = within
         self._part = part
-        self._position = 0  # among the entries of the region
-        self._count = 0  # nodes so far
-        self._passed: list[ControlFlow] = []
-        self._threads: list[Execution] = []
-        self._stray: OpNode | None = None
-        self._region: Region | None = None
         if region is not None:
             self._bind(region)
 
@@ -202,7 +204,7 @@ class Execution:
         self._region = region
         self.number, self.is_repetition = region.executions, region.is_known
         region.executions += 1
-        for stream, op_seeds in region.assigned.items():
+        for stream, op_seeds in region.assigned.items() if region.assigned else ():
             if stream.mode == "constant" and stream not in self.assigned:  # for the ops of a branch that comes later
                 self.assigned[stream], stream.op_seeds = stream.op_seeds, op_seeds
         return region
@@ -263,14 +265,14 @@ class Execution:
                 return None
             if entry.kind is kind and site in (None, entry.site):
                 self._position = position + 1
-                self._passed.append(entry)
+                self._passed += (entry,)
                 return entry
         if region.is_known or site is None:
             return None
         flow = ControlFlow(kind, site)
         region.entries.append(flow)
         self._position = len(region.entries)
-        self._passed.append(flow)
+        self._passed += (flow,)
         return flow
 
     def thread(self, site: Site) -> Execution:
@@ -278,7 +280,7 @@ class Execution:
         within = Pass(THREAD, site, self)
         within.flow()
         execution = within.execution(0)
-        self._threads.append(execution)
+        self._threads += (execution,)
         return execution
 
     def check_start(self, stream: OpSeedSource, site: Site) -> None:
@@ -333,8 +335,8 @@ class Execution:
         for thread in self._threads:
             thread.end()
         region = self._region
-        if region is None or (region.is_known and self.is_trace):
-            return
+        if region is None or (region.is_known and (self.is_trace or self._count == len(region.entries))):
+            return  # each entry is an op node that has been executed, or needs none
         missing = self._next_node()
         if missing is not None:
             raise self._missing(f"before its random op {self._count} (from 0), where {region.name(0)} drew {missing}")
@@ -356,11 +358,12 @@ class Execution:
         return next((entry for entry in entries[self._position :] if isinstance(entry, OpNode)), None)
 
     def _left_out(self, region: Region) -> Iterator[ControlFlow]:
+        passed_unknown = [*self.passed_unknown]
         for flow in region.entries:
             if isinstance(flow, OpNode) or flow.kind.is_trace or flow in self._passed or not flow.draws:
                 continue
-            if flow.kind in self.passed_unknown:
-                self.passed_unknown.remove(flow.kind)
+            if flow.kind in passed_unknown:
+                passed_unknown.remove(flow.kind)
             else:
                 yield flow
 

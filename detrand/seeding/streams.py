@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detrand.arguments import as_int, wrong_type
-from detrand.changes import Changes, locked
+from detrand.changes import locked
 from detrand.errors import ArgumentError, ScopeError, SeedReuseError
 from detrand.seeding.callsite import Site
 from detrand.seeding.regions import OpNode, OpSeeds, Region
@@ -242,8 +242,8 @@ class Stream:
             self.on_record()
         return record
 
-    def enter_step(self, name: str, changes: Changes) -> Region:
-        """Return the region that all steps of a name execute, and keep others out of it until the changes are undone.
+    def enter_step(self, name: str, who: object) -> Region:
+        """Return the region that all steps of a name execute, and keep others out of it until `leave_step`.
 
         Raises:
           ScopeError: if another thread or task is executing it.
@@ -252,9 +252,7 @@ class Stream:
         if region is None:
             of = "" if name == DEFAULT_STEP else f" of {name!r}"
             region = self._steps.setdefault(name, Region("step", of))
-        execution = object()  # rather than the changes, which are undone when nothing refers to them
-        changes.on_undo(self._leave_step, name, execution)
-        if self._in_steps.setdefault(name, execution) is not execution:
+        if self._in_steps.setdefault(name, who) is not who:
             raise ScopeError(
                 f"a step named {name!r} was entered while another thread or task is in a step of that name. Steps of "
                 "one name are the runs of one program, one after the other: give the steps of each thread or task a "
@@ -262,8 +260,9 @@ class Stream:
             )
         return region
 
-    def _leave_step(self, name: str, execution: object) -> None:
-        if self._in_steps.get(name) is execution:
+    def leave_step(self, name: str, who: object) -> None:
+        """Let others into the steps of a name, if it was this one who kept them out."""
+        if self._in_steps.get(name) is who:
             del self._in_steps[name]
 
     def _reuse_error(self, op_seed: int, site: Site) -> Exception:

@@ -28,6 +28,7 @@ WRONG_SHAPES = {
     "string": ["2"],
     "resource handle": tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[]),
     "sparse tensor": tf.sparse.from_dense([2, 3]),
+    **{f"tensor of {dtype}": tf.constant([2, 3], dtype) for dtype in ("float64", "uint8", "uint64")},
     "scalar": tf.constant(2),
     "matrix": tf.constant([[2, 3]]),
     "matrix without numbers": tf.zeros([0, 3], tf.int32),
@@ -87,6 +88,28 @@ class TestDraws:
             tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32)
         with tool_at(0, 42).scope(), pytest.raises(type(desired.value)):
             tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32)
+
+    @pytest.mark.parametrize("shape", WRONG_TENSORS.values(), ids=WRONG_TENSORS)
+    @pytest.mark.parametrize(
+        "draw",
+        [
+            lambda shape: tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32),
+            lambda shape: tf.raw_ops.RandomUniformInt(shape=shape, minval=0, maxval=9),
+            lambda shape: tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32),
+            lambda shape: tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32),
+        ],
+        ids=["uniform", "integers", "normal", "truncated_normal"],
+    )
+    def test_a_wrong_shape_in_a_later_step_raises_as_it_does_without_a_scope(self, draw, shape):
+        with pytest.raises(Exception) as desired:
+            draw(shape)
+        tool = tool_at(0, 42)
+        with tool.scope():
+            for _ in range(2):
+                with tool.step():
+                    draw(tf.constant([2]))
+            with pytest.raises(type(desired.value)), tool.step():
+                draw(shape)
 
     @pytest.mark.parametrize("shape", [[1] * 17, [1] * 65, [0] * 65, [0, 2**40], [2**40, 0]], ids=len)
     def test_any_shape_draws_what_the_session_draws(self, shape):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import DeterministicRandomTestTool
+from detrand import DeterministicRandomTestTool, philox
 from detrand.adapters import eager
 from detrand.changes import Changes
+from detrand.random_tool import stream_of
 from tests.adapters.test_tensorflow import assert_same, eager_run, records_of
 from tests.support.step_runs import (
     CLASSES,
@@ -34,6 +35,10 @@ FAMILIES = {
     "uniform_bfloat16": lambda x: tf.cast(tf.random.uniform(tf.shape(x), dtype="bfloat16"), "float32"),
     "integers": lambda x: tf.random.uniform(tf.shape(x), -5, 1000, "int32"),
     "integers_of_64_bits": lambda x: tf.random.uniform(tf.shape(x), -5, 10**12, "int64"),
+    "integers_between_a_tensor_and_a_number": lambda x: tf.raw_ops.RandomUniformInt(
+        shape=tf.shape(x), minval=tf.constant(-5, tf.int64), maxval=99
+    ),
+    "integers_between_numbers": lambda x: tf.raw_ops.RandomUniformInt(shape=tf.shape(x), minval=-5, maxval=99),
     "normal": lambda x: tf.random.normal(tf.shape(x)),
     "normal_float64": lambda x: tf.random.normal(tf.shape(x), dtype="float64"),
     "truncated_normal": lambda x: tf.random.truncated_normal(tf.shape(x)),
@@ -68,6 +73,16 @@ def test_batches_of_several_sizes_draw_what_the_session_draws(draw, mode):
     count = len(reference.random_ops)
     assert records_of(reference) == records_of(tool)[:count]
     assert [op.run for op in tool.random_ops] == [run for run in range(len(sizes)) for _ in range(count)]
+
+
+def test_ops_that_are_runs_of_one_op_node_follow_each_other_whatever_they_draw():
+    tool, sizes = DeterministicRandomTestTool(42, "num_random_ops"), (3, 2, 4, 3, 2)
+    stream_of(tool).give_next([5] * len(sizes))
+    draws = [tf.random.uniform, tf.random.normal, lambda shape: tf.random.gamma(shape, 2.0), *[tf.random.uniform] * 2]
+    with tool.scope():
+        drawn = [draw([size]).numpy() for draw, size in zip(draws, sizes, strict=True)]
+    for numbers, before in ((drawn[0], 0), (drawn[3], 3 + 2 + 4), (drawn[4], 3 + 2 + 4 + 3)):
+        np.testing.assert_array_equal(numbers, philox.uniform(numbers.shape, 42, 5, drawn=before))
 
 
 def test_an_op_whose_own_seeds_equal_the_tools_draws_as_in_the_session():
