@@ -1,7 +1,8 @@
 """Known faults of a whole loss: `LossFaults` finds the one that explains the port's loss.
 
-Where two arguments are exchanged, labels smoothed, or a CTC loss takes another class as its blank, the losses diverge
-at many ops, none of which is the fault. So the port's loss runs once more without the fault, or TF1's with it.
+Where two arguments are exchanged, labels smoothed or taken from other positions, or a CTC loss takes another class as
+its blank, the losses diverge at many ops, none of which is the fault. So the port's loss runs once more without the
+fault, or TF1's with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.checks.loss_terms import Difference, Loss, differences_of_terms
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
-from detrand.validation.diagnosis.causes import CLOSE, Cause, of_values
+from detrand.validation.diagnosis.causes import CLOSE, Cause, differs, of_values
 from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS, causes_of_loss
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, only_in
@@ -123,7 +124,7 @@ class LossFaults:
     def in_part(self) -> Finding | None:
         """Return the finding of a fault of a call in the loss, or of the labels."""
         known = self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
-        return known or self._misread()
+        return known or self._other_positions() or self._misread()
 
     def in_terms(self) -> list[Finding]:
         """Return a finding for each term of the loss that differs, if others agree."""
@@ -327,10 +328,7 @@ class LossFaults:
             in_one += [(_SAME, change) for change in in_port if change not in in_tf1 and _SAME in in_tf1]
             for tf1, port in in_one[:_MOST_CALLS]:
                 name, labels = in_port[port].name, tf1.of(given)
-                other_agrees = self._other is None or math.isclose(
-                    self._other[0].of(self._other[0].instead(name, labels)), self._other[1], rel_tol=RTOLS[0]
-                )
-                if self._explains(self._loss.instead(name, labels)) and other_agrees:
+                if self._makes_tf1s(functools.partial(PortLoss.instead, tensor=name, array=labels)):
                     return self._finding(_labels_differ(tf1, port), self._user_of(in_port[port]), in_tf1[tf1])
         return None
 
@@ -352,6 +350,41 @@ class LossFaults:
                 continue
             if array.size == given.size and (change := _Change.between(given.reshape(-1), array.reshape(-1))):
                 found.setdefault(change, op)
+        return found
+
+    def _makes_tf1s(self, substitution: Callable[[PortLoss], Substitution]) -> bool:
+        """Return whether substitutes make the port's loss TF1's; of other outputs, too, if TF1's is known."""
+        if not self._explains(substitution(self._loss)) or self._other is None:
+            return self._explains(substitution(self._loss))
+        loss, target = self._other
+        return math.isclose(loss.of(substitution(loss)), target, rel_tol=RTOLS[0])
+
+    # Labels or outputs of other positions, such as each word in place of the next one.
+
+    def _other_positions(self) -> Finding | None:
+        """Return the finding that the port takes parts of labels and outputs from other positions than TF1."""
+        in_tf1, in_port = self._parts(self._tf1), self._parts(self._loss.trace)
+        moved = dict[str, tuple[_Part, _Part]]()  # TF1's part, and the port's
+        for part, op in in_port.items():
+            others = [each for each in in_tf1 if each not in in_port and each.of_same_axis(part)]
+            if part not in in_tf1 and len(others) == 1:
+                moved[op.name] = others[0], part
+        for each in (*({name: parts} for name, parts in moved.items()), moved):
+            instead = {name: tf1 for name, (tf1, _) in each.items()}
+            if instead and self._makes_tf1s(functools.partial(_with_parts, parts=instead)):
+                (name, tf1), *_ = instead.items()
+                return self._finding(_parts_differ([*each.values()]), self._loss.trace.ops[name], in_tf1[tf1])
+        return None
+
+    def _parts(self, trace: Trace) -> dict[_Part, TracedOp]:
+        """Return the parts of labels and outputs that a program takes, each with the first op that takes it."""
+        found = dict[_Part, TracedOp]()
+        for op in trace.ops.values():
+            kinds = {self._loss.inputs[number].kind for number in trace.inputs_of([op])}
+            if op.inputs and len(kinds) == 1:
+                part, whole = (_array(trace, self._loss.arrays, each) for each in (op.name, op.inputs[0]))
+                if (taken := _Part.of(next(iter(kinds)), part, whole)) is not None:
+                    found.setdefault(taken, op)
         return found
 
     # A CTC loss.
@@ -474,6 +507,61 @@ def _smoothing_differs(number: float) -> Cause:
         return cause._replace(own_form=(OwnForm.SMOOTH_LABELS, smoothing))
     confirmed = f"without a smoothing of {smoothing}, the losses agree"
     return of_values(LABEL_SMOOTHING, "none", smoothing, confirmed, remedy="do not smooth the labels in the port")
+
+
+class _Part(NamedTuple):
+    """The part of labels or outputs, of several positions of one axis, that a program takes."""
+
+    what: str
+    axis: int
+    size: int  # of the axis
+    first: int
+    length: int
+
+    @classmethod
+    def of(cls, what: str, part: np.ndarray | None, whole: np.ndarray | None) -> _Part | None:
+        """Return which part of an array another one is; None if it is none, or may be several."""
+        if part is None or whole is None or part.ndim != whole.ndim or not part.size:
+            return None
+        shorter = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
+        if len(shorter) != 1:
+            return None
+        (axis,), size, length = shorter, whole.shape[shorter[0]], part.shape[shorter[0]]
+        found = [cls(what, axis, size, first, length) for first in range(size - length + 1)]
+        found = [each for each in found if np.array_equal(each.taken_from(whole), part)]
+        return found[0] if len(found) == 1 else None
+
+    def of_same_axis(self, other: _Part) -> bool:
+        """Return whether this is a part of the same axis."""
+        return self[:3] == other[:3]
+
+    def taken_from(self, whole: np.ndarray) -> np.ndarray:
+        """Return this part of an array."""
+        return whole.take(range(self.first, self.first + self.length), self.axis)
+
+    def __str__(self) -> str:
+        """Return the part as code, such as ``[:, 1:]``."""
+        last = self.first + self.length
+        until = last - self.size if self.size - last < last and self.length > 1 else last
+        return f"[{':, ' * self.axis}{self.first or ''}:{until or ''}]"
+
+
+def _with_parts(loss: PortLoss, parts: Mapping[str, _Part]) -> Substitution:
+    """Return parts of what ops take a part of, in place of theirs."""
+    substitution = NOTHING
+    for name, part in parts.items():
+        whole = loss.array(loss.trace.ops[name].inputs[0])
+        if whole is not None:
+            substitution = substitution.and_also(loss.instead(name, part.taken_from(whole)))
+    return substitution
+
+
+def _parts_differ(parts: Sequence[tuple[_Part, _Part]]) -> Cause:
+    """Return the cause that the port takes other parts of labels and outputs, given TF1's and its own."""
+    titles = [differs(f"part of the {tf1.what} that the loss takes", tf1, port) for tf1, port in parts]
+    taken = " and ".join(f"{tf1} of the {tf1.what}" for tf1, _ in parts)
+    confirmed, remedy = f"with {taken} here, the losses agree", f"take {taken} in the port"
+    return Cause("; ".join(titles), confirmed, fault=Fault.VALUE, remedy=remedy)
 
 
 _CTCChange = tuple[Sequence[tuple[str, str, str]], dict[str, Any]]  # what differs, and the arguments of the op

@@ -275,6 +275,84 @@ def test_labels_that_one_program_changes_are_named_with_both_values(labels, of_t
         assert "test_loss_faults.py" in finding.port.line
 
 
+WORDS, SERIES = integers(4, 3, 6), numbers(3, 6, 4)
+
+
+def next_word(labels, outputs):
+    hot = tf.one_hot(labels, 4)[:, 1:]
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(hot, outputs[:, :-1]))
+
+
+def next_values(labels, outputs):
+    return v1.losses.mean_squared_error(labels[:, 2:], outputs[:, :-2])
+
+
+def sparse(labels, outputs):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, outputs)
+
+
+@pytest.mark.slow_except("words", "series", "outputs")
+@pytest.mark.parametrize(
+    ("labels", "of_tf1", "of_port", "what", "in_tf1", "in_port"),
+    [
+        (WORDS, next_word, lambda y, x: sparse(y[:, :-1], x[:, :-1]), "labels", "[:, 1:]", "[:, :-1]"),
+        (WORDS, next_word, lambda y, x: sparse(y[:, 1:], x[:, 1:]), "outputs", "[:, :-1]", "[:, 1:]"),
+        (
+            SERIES,
+            next_values,
+            lambda y, x: keras.losses.MeanSquaredError()(y[:, 1:-1], x[:, :-2]),
+            "labels",
+            "[:, 2:]",
+            "[:, 1:-1]",
+        ),
+        (
+            SERIES,
+            with_penalty(next_values),
+            with_penalty(lambda y, x: keras.losses.MeanSquaredError()(y[:, :-2], x[:, :-2])),
+            *("labels", "[:, 2:]", "[:, :-2]"),
+        ),
+        (
+            SERIES,
+            lambda y, x: tf.reduce_mean(tf.abs(y[..., :1] - x[..., :1])),
+            lambda y, x: keras.losses.MeanAbsoluteError()(y[..., :1], x[..., 1:2]),
+            *("outputs", "[:, :, :1]", "[:, :, 1:2]"),
+        ),
+    ],
+    ids=["words", "outputs", "series", "beside a penalty", "a column"],
+)
+def test_a_part_of_labels_or_outputs_from_other_positions_is_named(labels, of_tf1, of_port, what, in_tf1, in_port):
+    (finding,) = findings_of(labels, of_tf1, of_port, steps=1, shape=(3, 6, 4))
+    title = f"loss: part of the {what} that the loss takes differs: {in_tf1} (TF1), {in_port} (port)"
+    assert (finding.title, finding.confirmed, finding.remedy) == (
+        title,
+        f"with {in_tf1} of the {what} here, the losses agree",
+        f"take {in_tf1} of the {what} in the port",
+    )
+
+
+def test_parts_of_labels_and_of_outputs_from_other_positions_are_one_finding():
+    def port_loss(labels, outputs):
+        return sparse(labels[:, :-1], outputs[:, 1:])  # here
+
+    (finding,) = findings_of(WORDS, next_word, port_loss, steps=1, shape=(3, 6, 4))
+    (of_labels, of_outputs) = finding.title.split("; ")
+    assert of_labels == "loss: part of the labels that the loss takes differs: [:, 1:] (TF1), [:, :-1] (port)"
+    assert of_outputs == "part of the outputs that the loss takes differs: [:, :-1] (TF1), [:, 1:] (port)"
+    assert finding.remedy == "take [:, 1:] of the labels and [:, :-1] of the outputs in the port"
+    assert finding.port.line.endswith(line_of(port_loss))
+
+
+def test_a_part_of_other_positions_that_does_not_explain_the_loss_is_not_named():
+    findings = findings_of(
+        SERIES,
+        next_values,
+        lambda y, x: 0.7 * keras.losses.MeanSquaredError()(y[:, 2:], x[:, :-2]),
+        steps=1,
+        shape=(3, 6, 4),
+    )
+    assert findings and not any("part of" in each.title for each in findings)
+
+
 @pytest.mark.parametrize(
     ("real_in_tf1", "real_in_port"),
     [
