@@ -46,7 +46,7 @@ from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import Origin, Outcome, UntracedPortError
 from detrand.validation.programs.sample_variances import nearer
 from detrand.validation.programs.tf1 import count_vanishing, float_arrays
-from detrand.validation.reference import DISTINCT_WEIGHTS
+from detrand.validation.reference import DISTINCT_WEIGHTS, INFERENCE
 from detrand.validation.results import AuditedHyperparameter, Fault, Finding, Found, Place
 from detrand.validation.runner import Runner
 from detrand.variables.comparison import VariablesComparison
@@ -157,7 +157,10 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         of_draws = []
     elif any(each.fault is Fault.DRAWN_SHAPE for each in of_draws):  # the ops that draw differ because of it
         unknown = [each for each in findings if each.fault is Fault.UNEXPLAINED]
-        findings = [each for each in findings if each.fault is not Fault.UNEXPLAINED]
+        consequences = {Fault.UNEXPLAINED}
+        if runner.agree(runner.tf1.outcome(INFERENCE), runner.port(INFERENCE)):  # other ops and axes compute the same
+            consequences |= {Fault.OPS, Fault.AXES}
+        findings = [each for each in findings if each.fault not in consequences]
         if len(unknown) == len(of_draws):  # these have the lines of the layers, too
             of_draws = [replace(each, port=other.port) for each, other in zip(of_draws, unknown, strict=True)]
     findings[:0] = [*(finding_of_cause(runner, "computation", each) for each in rest), *of_draws]

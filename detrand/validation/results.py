@@ -182,6 +182,8 @@ class Report:
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
+        if any(each.fault is Fault.DRAWN_SHAPE for each in found):  # constant mode takes this for another fault
+            found = tuple(each for each in found if {*each.checks} != {"constant-mode"})
         if any(each.kind == "names" for each in found):
             found = _without_consequences_of_names(found)
         return tuple(sorted(found, key=lambda finding: finding.kind == "names"))

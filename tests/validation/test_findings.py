@@ -880,6 +880,33 @@ def test_random_numbers_of_another_shape_are_one_finding(shape):
     assert finding.tf1.line == finding.port.line and finding.port.line.startswith(__file__)
 
 
+@pytest.mark.parametrize("is_sound", [True, False], ids=["alone", "beside a fault"])
+def test_a_dropout_with_heads_in_the_batch_axis_is_the_only_finding_of_its_shape(is_sound):
+    def network(inputs, training, by_port=False):
+        tensors = [dense(inputs, 4, name) for name in ("query", "key", "value")]
+        if by_port:  # (batch, heads, length, width)
+            tensors = [tf.transpose(tf.reshape(each, (-1, 5, 2, 2)), (0, 2, 1, 3)) for each in tensors]
+        else:
+            tensors = [tf.concat(tf.split(each, 2, axis=2), 0) for each in tensors]
+        query, key, value = tensors
+        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) * 0.5)
+        weights = tf.nn.dropout(weights, 0.4) if training else weights
+        heads = tf.matmul(weights, value)
+        if by_port:
+            heads = tf.reshape(tf.transpose(heads, (0, 2, 1, 3)), (-1, 5, 4))
+        else:
+            heads = tf.concat(tf.split(heads, 2, axis=0), 2)
+        hidden = dense(heads, 3, "out") + inputs
+        return hidden * 2.0 if by_port and training and not is_sound else hidden
+
+    port = shim_port(lambda inputs, training: network(inputs, training, by_port=True))
+    inputs = np.random.RandomState(4).randn(3, 5, 3).astype("float32")
+    checks = ["random-training", "constant-mode"]
+    first, *others = validate(Migration(tf1=network, port=port, inputs=inputs), checks=checks).findings
+    assert first.title == "shape of random numbers differs: (6, 5, 5) (TF1), (3, 2, 5, 5) (port)"
+    assert [each.title for each in others] == ([] if is_sound else ["only the port multiplies by 2.0"])
+
+
 @pytest.mark.slow
 def test_a_dropout_that_keeps_everything_is_no_fault_beside_another_one():
     report = report_on_labelled(reduce=keras.ops.sum)
