@@ -131,8 +131,10 @@ def causes_of_training(
         elif name in UPDATED:
             of_optimizer = [of_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
-            of_slices = _slices(comparison.steps[step], port.in_slices if have_slots else ())
+            of_slices = [*_slices(comparison.steps[step], port.in_slices if have_slots else ())]
             likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
+            if of_slices and _trains_others(tf1_step, port.in_slices):  # all of which an argument would change
+                likely = [*of_slices, *likely[: -len(of_slices)]]
             likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
             causes_of_part = likely or _changes_of_gradients(port, tf1)
         elif name in AVERAGES_OF_WEIGHTS:
@@ -816,6 +818,12 @@ def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -
             "tf.compat.v1.train, which leaves rows without slices as they are"
         )
         yield Cause(title, remedy=remedy)
+
+
+def _trains_others(step: _Step, in_slices: Collection[str]) -> bool:
+    """Return whether a step trains variables whose gradients come in no slices."""
+    gradients = step.get("gradients", {}).items()
+    return any(each is not None and np.any(each) for name, each in gradients if name not in in_slices)
 
 
 def _moving_averages(

@@ -97,6 +97,31 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
 
 
+@pytest.mark.parametrize("ids", [AGAIN, ONCE], ids=["again", "once"])
+def test_an_argument_of_the_optimizer_that_changes_no_other_variable_is_not_the_cause(ids):
+    def network(ids, training):
+        rows = tf.reduce_mean(tf.nn.embedding_lookup(v1.get_variable("table", (12, 3)), ids), 1)
+        return rows @ v1.get_variable("kernel", (3, 3))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, ids, training=False):
+            return network(ids, training)
+
+    found = check(
+        tf1=network,
+        port=Port,
+        inputs=ids,
+        tf1_optimizer=lambda: v1.train.AdagradOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.Adagrad(0.1, epsilon=1e-7),
+    )
+    assert found.ok is (ids is ONCE), found.details
+    if not found.ok:
+        first, second = found.causes[:2]
+        assert first.startswith("gradients of table come in slices: TF1's optimizers add up the slices of a row")
+        assert second == "epsilon differs in the optimizer: 0 (TF1), 1e-07 (port)"
+
+
 @pytest.mark.slow_except("keras_each_row_once")
 @pytest.mark.parametrize(
     ("ids", "optimizer"),
