@@ -518,7 +518,7 @@ class _Step(Changes):
         outer, name = self._outer, self._name
         try:
             self._cursor = cursor = outer._in(None, None)
-            self._undo.append(lambda is_late: _leave_step(cursor, name))
+            self.on_undo(_leave_step, cursor, name)
             execution = Execution(outer.stream.enter_step(name, cursor))
             cursor.step_execution = cursor.execution = execution
             cursor._assigned = (*outer._assigned, execution.assigned)
@@ -535,7 +535,7 @@ class _Step(Changes):
                 cursor.leave("a step")
                 cursor.step_execution.end()
         finally:
-            self._undo_all(is_late=False)
+            self.undo()
 
 
 def _leave_step(cursor: Cursor, name: str) -> None:

@@ -362,28 +362,28 @@ class LossFaults:
     # Labels or outputs of other positions, such as each word in place of the next one.
 
     def _other_positions(self) -> Finding | None:
-        """Return the finding that the port takes parts of labels and outputs from other positions than TF1."""
-        in_tf1, in_port = self._parts(self._tf1), self._parts(self._loss.trace)
-        moved = dict[str, tuple[_Part, _Part]]()  # TF1's part, and the port's
-        for part, op in in_port.items():
-            others = [each for each in in_tf1 if each not in in_port and each.of_same_axis(part)]
-            if part not in in_tf1 and len(others) == 1:
-                moved[op.name] = others[0], part
-        for each in (*({name: parts} for name, parts in moved.items()), moved):
+        """Return the finding that the port takes slices of labels and outputs at other positions than TF1."""
+        in_tf1, in_port = self._slices(self._tf1), self._slices(self._loss.trace)
+        moved = dict[str, tuple[_Slice, _Slice]]()  # TF1's slice, and the port's
+        for own, op in in_port.items():
+            others = [each for each in in_tf1 if each not in in_port and each.of_same_axis(own)]
+            if own not in in_tf1 and len(others) == 1:
+                moved[op.name] = others[0], own
+        for each in (*({name: both} for name, both in moved.items()), moved):
             instead = {name: tf1 for name, (tf1, _) in each.items()}
-            if instead and self._makes_tf1s(functools.partial(_with_parts, parts=instead)):
+            if instead and self._makes_tf1s(functools.partial(_with_slices, slices=instead)):
                 (name, tf1), *_ = instead.items()
-                return self._finding(_parts_differ([*each.values()]), self._loss.trace.ops[name], in_tf1[tf1])
+                return self._finding(_slices_differ([*each.values()]), self._loss.trace.ops[name], in_tf1[tf1])
         return None
 
-    def _parts(self, trace: Trace) -> dict[_Part, TracedOp]:
-        """Return the parts of labels and outputs that a program takes, each with the first op that takes it."""
-        found = dict[_Part, TracedOp]()
+    def _slices(self, trace: Trace) -> dict[_Slice, TracedOp]:
+        """Return the slices of labels and outputs that a program takes, each with the first op that takes it."""
+        found = dict[_Slice, TracedOp]()
         for op in trace.ops.values():
             kinds = {self._loss.inputs[number].kind for number in trace.inputs_of([op])}
             if op.inputs and len(kinds) == 1:
                 part, whole = (_array(trace, self._loss.arrays, each) for each in (op.name, op.inputs[0]))
-                if (taken := _Part.of(next(iter(kinds)), part, whole)) is not None:
+                if (taken := _Slice.of(next(iter(kinds)), part, whole)) is not None:
                     found.setdefault(taken, op)
         return found
 
@@ -509,8 +509,8 @@ def _smoothing_differs(number: float) -> Cause:
     return of_values(LABEL_SMOOTHING, "none", smoothing, confirmed, remedy="do not smooth the labels in the port")
 
 
-class _Part(NamedTuple):
-    """The part of labels or outputs, of several positions of one axis, that a program takes."""
+class _Slice(NamedTuple):
+    """The slice of labels or outputs, of positions of one axis, that a program takes."""
 
     what: str
     axis: int
@@ -519,8 +519,8 @@ class _Part(NamedTuple):
     length: int
 
     @classmethod
-    def of(cls, what: str, part: np.ndarray | None, whole: np.ndarray | None) -> _Part | None:
-        """Return which part of an array another one is; None if it is none, or may be several."""
+    def of(cls, what: str, part: np.ndarray | None, whole: np.ndarray | None) -> _Slice | None:
+        """Return which slice of an array a part is; None if it is none, or may be several."""
         if part is None or whole is None or part.ndim != whole.ndim or not part.size:
             return None
         shorter = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
@@ -531,36 +531,36 @@ class _Part(NamedTuple):
         found = [each for each in found if np.array_equal(each.taken_from(whole), part)]
         return found[0] if len(found) == 1 else None
 
-    def of_same_axis(self, other: _Part) -> bool:
-        """Return whether this is a part of the same axis."""
+    def of_same_axis(self, other: _Slice) -> bool:
+        """Return whether this is a slice of the same axis."""
         return self[:3] == other[:3]
 
     def taken_from(self, whole: np.ndarray) -> np.ndarray:
-        """Return this part of an array."""
+        """Return this slice of an array."""
         return whole.take(range(self.first, self.first + self.length), self.axis)
 
     def __str__(self) -> str:
-        """Return the part as code, such as ``[:, 1:]``."""
+        """Return the slice as code, such as ``[:, 1:]``."""
         last = self.first + self.length
         until = last - self.size if self.size - last < last and self.length > 1 else last
         return f"[{':, ' * self.axis}{self.first or ''}:{until or ''}]"
 
 
-def _with_parts(loss: PortLoss, parts: Mapping[str, _Part]) -> Substitution:
-    """Return parts of what ops take a part of, in place of theirs."""
+def _with_slices(loss: PortLoss, slices: Mapping[str, _Slice]) -> Substitution:
+    """Return slices of what ops slice, in place of theirs."""
     substitution = NOTHING
-    for name, part in parts.items():
+    for name, taken in slices.items():
         whole = loss.array(loss.trace.ops[name].inputs[0])
         if whole is not None:
-            substitution = substitution.and_also(loss.instead(name, part.taken_from(whole)))
+            substitution = substitution.and_also(loss.instead(name, taken.taken_from(whole)))
     return substitution
 
 
-def _parts_differ(parts: Sequence[tuple[_Part, _Part]]) -> Cause:
-    """Return the cause that the port takes other parts of labels and outputs, given TF1's and its own."""
-    titles = [differs(f"part of the {tf1.what} that the loss takes", tf1, port) for tf1, port in parts]
-    taken = " and ".join(f"{tf1} of the {tf1.what}" for tf1, _ in parts)
-    confirmed, remedy = f"with {taken} here, the losses agree", f"take {taken} in the port"
+def _slices_differ(slices: Sequence[tuple[_Slice, _Slice]]) -> Cause:
+    """Return the cause that the port takes other slices of labels and outputs, given TF1's and its own."""
+    titles = [differs(f"slice of the {tf1.what}", tf1, port) for tf1, port in slices]
+    taken = " and ".join(f"{tf1} of the {tf1.what}" for tf1, _ in slices)
+    confirmed, remedy = f"with {taken} here, the losses agree", f"use {taken} in the port"
     return Cause("; ".join(titles), confirmed, fault=Fault.VALUE, remedy=remedy)
 
 

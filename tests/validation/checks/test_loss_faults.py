@@ -320,29 +320,29 @@ def sparse(labels, outputs):
     ],
     ids=["words", "outputs", "series", "beside a penalty", "a column"],
 )
-def test_a_part_of_labels_or_outputs_from_other_positions_is_named(labels, of_tf1, of_port, what, in_tf1, in_port):
+def test_a_slice_of_labels_or_outputs_at_other_positions_is_named(labels, of_tf1, of_port, what, in_tf1, in_port):
     (finding,) = findings_of(labels, of_tf1, of_port, steps=1, shape=(3, 6, 4))
-    title = f"loss: part of the {what} that the loss takes differs: {in_tf1} (TF1), {in_port} (port)"
+    title = f"loss: slice of the {what} differs: {in_tf1} (TF1), {in_port} (port)"
     assert (finding.title, finding.confirmed, finding.remedy) == (
         title,
         f"with {in_tf1} of the {what} here, the losses agree",
-        f"take {in_tf1} of the {what} in the port",
+        f"use {in_tf1} of the {what} in the port",
     )
 
 
-def test_parts_of_labels_and_of_outputs_from_other_positions_are_one_finding():
+def test_slices_of_labels_and_of_outputs_at_other_positions_are_one_finding():
     def port_loss(labels, outputs):
         return sparse(labels[:, :-1], outputs[:, 1:])  # here
 
     (finding,) = findings_of(WORDS, next_word, port_loss, steps=1, shape=(3, 6, 4))
     (of_labels, of_outputs) = finding.title.split("; ")
-    assert of_labels == "loss: part of the labels that the loss takes differs: [:, 1:] (TF1), [:, :-1] (port)"
-    assert of_outputs == "part of the outputs that the loss takes differs: [:, :-1] (TF1), [:, 1:] (port)"
-    assert finding.remedy == "take [:, 1:] of the labels and [:, :-1] of the outputs in the port"
+    assert of_labels == "loss: slice of the labels differs: [:, 1:] (TF1), [:, :-1] (port)"
+    assert of_outputs == "slice of the outputs differs: [:, :-1] (TF1), [:, 1:] (port)"
+    assert finding.remedy == "use [:, 1:] of the labels and [:, :-1] of the outputs in the port"
     assert finding.port.line.endswith(line_of(port_loss))
 
 
-def test_a_part_of_other_positions_that_does_not_explain_the_loss_is_not_named():
+def test_a_slice_at_other_positions_that_does_not_explain_the_loss_is_not_named():
     findings = findings_of(
         SERIES,
         next_values,
@@ -350,7 +350,7 @@ def test_a_part_of_other_positions_that_does_not_explain_the_loss_is_not_named()
         steps=1,
         shape=(3, 6, 4),
     )
-    assert findings and not any("part of" in each.title for each in findings)
+    assert findings and not any("slice of" in each.title for each in findings)
 
 
 @pytest.mark.parametrize(

@@ -735,8 +735,8 @@ def test_shifted_labels_are_a_slice_that_differs():
     report = validated(of_next(slice(None, -1)), of_tf1=of_next(slice(1, None)), checks=["training-steps"])
     (finding,) = report.findings
     assert (finding.title, finding.remedy) == (
-        "loss: slice differs: [1:] (TF1), [:-1] (port)",
-        "use [1:] in the port",
+        "loss: slice of the labels differs: [1:] (TF1), [:-1] (port)",
+        "use [1:] of the labels in the port",
     )
 
 
