@@ -62,11 +62,12 @@ class Changes:
         self.restore((id(owner), attribute), put_back, lambda: getattr(owner, attribute) is value)
         setattr(owner, attribute, value)
 
-    def undo(self) -> None:
-        """Undo everything, the last change first, also if an interrupt or an error arrives meanwhile."""
-        self._undo_all(is_late=False)
+    def undo(self, *, is_late: bool = False) -> None:
+        """Undo everything, the last change first, also if an interrupt or an error arrives meanwhile.
 
-    def _undo_all(self, is_late: bool) -> None:
+        Args:
+          is_late: whether an interrupt has delayed this, so that code around may have undone it, too.
+        """
         try:
             while self._undo:
                 self._undo[-1](is_late)
@@ -85,7 +86,7 @@ class Changes:
 
     def __del__(self) -> None:
         if getattr(self, "_undo", None) and not sys.is_finalizing():
-            self._undo_all(is_late=True)
+            self.undo(is_late=True)
 
 
 class _OwnStr(str):
