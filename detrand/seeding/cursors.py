@@ -8,6 +8,7 @@ innermost one governs: an adapter asks `current` for it, or is made by `governed
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -440,6 +441,12 @@ class Cursor:
         cursor.started_at = self.started_at
         return cursor
 
+    def _leave_step(self, name: str) -> None:
+        if self.step_execution is not None:
+            self._close(self.step_execution)
+        _cursors.leave(self)
+        self.stream.leave_step(name, self)
+
     def _close(self, execution: Execution) -> None:
         if execution.open:
             execution.close()
@@ -507,39 +514,50 @@ class Cursor:
         return own
 
 
-class _Step(Changes):
-    """The scope of `Cursor.step`; a generator, or an undo for each of its changes, would take longer."""
+class _Step:
+    """The scope of `Cursor.step`. A generator or `Changes` would take longer.
+
+    As with these, a step is left whatever line an interrupt hits; so what leaves it may run twice, or before it is
+    entered.
+    """
+
+    _cursor: Cursor | None = None
 
     def __init__(self, outer: Cursor, name: str):
-        super().__init__()
         self._outer, self._name = outer, name
 
-    def __enter__(self) -> int:  # type: ignore[override]
-        outer, name = self._outer, self._name
+    def __enter__(self) -> int:
+        outer = self._outer
         try:
             self._cursor = cursor = outer._in(None, None)
-            self.on_undo(_leave_step, cursor, name)
-            execution = Execution(outer.stream.enter_step(name, cursor))
+            execution = Execution(outer.stream.enter_step(self._name, cursor))
             cursor.step_execution = cursor.execution = execution
             cursor._assigned = (*outer._assigned, execution.assigned)
             _cursors.put_inside(cursor)
             return execution.number
         except BaseException:
-            self.undo()
+            self._leave()
             raise
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         cursor = self._cursor
         try:
-            if error[0] is None and cursor.step_execution is not None:
+            if error_type is None and cursor is not None and cursor.step_execution is not None:
                 cursor.leave("a step")
                 cursor.step_execution.end()
         finally:
-            self.undo()
+            self._leave()
 
+    def _leave(self) -> None:
+        cursor = self._cursor
+        if cursor is not None:
+            try:
+                cursor._leave_step(self._name)
+            except BaseException:
+                cursor._leave_step(self._name)
+                raise
+            self._cursor = None
 
-def _leave_step(cursor: Cursor, name: str) -> None:
-    if cursor.step_execution is not None:
-        cursor._close(cursor.step_execution)
-    _cursors.leave(cursor)
-    cursor.stream.leave_step(name, cursor)
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._leave()
