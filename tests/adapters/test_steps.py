@@ -11,7 +11,9 @@ from detrand import DeterministicRandomTestTool, philox
 from detrand.adapters import eager
 from detrand.changes import Changes
 from detrand.random_tool import stream_of
+from detrand.seeding import cursors
 from tests.adapters.test_tensorflow import assert_same, eager_run, records_of
+from tests.support.interrupts import interrupted_at, lines_run
 from tests.support.step_runs import (
     CLASSES,
     assert_steps_equal_runs,
@@ -226,3 +228,23 @@ def test_each_op_node_has_one_session(monkeypatch):
     monkeypatch.setattr(eager._OpInSession, "__init__", lambda self, *args: made.append(self) or original(self, *args))
     run_steps(*[lambda: (tf.random.poisson([2], 5.0), tf.random.categorical([[0.1, 0.9]], 3))] * 4)
     assert [op._op.type for op in made] == ["RandomPoissonV2", "Multinomial"]
+
+
+@pytest.mark.filterwarnings("ignore:tool.step.* was (entered but never left|called but never entered):RuntimeWarning")
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_step_that_is_interrupted_at_any_line_is_left(draws):
+    def step():
+        with tool.step():
+            if draws:
+                uniforms()
+
+    tool = DeterministicRandomTestTool()
+    with tool.scope():
+        for _ in range(3):
+            step()
+        outer, count = cursors.current(), len(lines_run(step))
+        for number in range(count):
+            assert interrupted_at(number, step, KeyboardInterrupt)
+            gc.collect()  # the interrupt refers to the step's frames
+            assert cursors.current() is outer
+            step()

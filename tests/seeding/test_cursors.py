@@ -337,6 +337,20 @@ class TestSteps:
         assert {op.caller.partition(":")[0] for op in cursor.stream.random_ops} == {__file__}
         assert drawn(cursor) == (2, 0)
 
+    def test_a_step_is_left_if_an_interrupt_arrives_while_it_is(self, cursor, monkeypatch):
+        outer, leave = cursors.current(), cursors._cursors.leave
+
+        def interrupted(left):
+            monkeypatch.setattr(cursors._cursors, "leave", leave)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(cursors._cursors, "leave", interrupted)
+        with pytest.raises(KeyboardInterrupt) as interrupt, cursor.step("train"):
+            pass
+        assert cursors.current() is outer and interrupt.value  # which refers to the frames of the step
+        with cursor.step("train") as number:
+            assert number == 1
+
     def test_an_op_outside_steps_has_no_op_node(self, cursor):
         cursor.next_seeds()
         assert cursor.node is None
