@@ -124,7 +124,7 @@ class Cursor:
       is_executed: returns whether an op is executed, rather than built or tried to infer its shape.
     """
 
-    # Where they start is set in the class: a step, which makes a cursor, would take longer otherwise.
+    # The first values are those of the class, so that a step, which makes a cursor, takes less time.
     own_seed: OwnSeed | None = None
     last_seeds: tuple[int, int] | None = None
     node: OpNode | None = None

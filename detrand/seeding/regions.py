@@ -178,7 +178,7 @@ class Execution:
     open = True  # until it ends
     number = 0  # among the executions of the region
     is_repetition = False  # whether an execution of the region has come to its end before
-    # Those of control flow that drew nothing, so which one it was is unknown.
+    # The kinds of control flow that drew nothing, so that it is not known which one it was.
     passed_unknown: tuple[Kind, ...] = ()
     _passed: tuple[ControlFlow, ...] = ()
     _threads: tuple[Execution, ...] = ()
