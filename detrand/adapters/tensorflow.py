@@ -144,7 +144,7 @@ def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
         else:
             outputs = xla.added_to_graph(cursor, op_type, op, seeds, arguments)
         shape, dtype = static_shape_and_dtype(outputs)
-        if node is not None:
+        if node is not None:  # before an error of `describe_last`, as the kernel has moved on, too
             node.counter += counter_draws.reserved(op_type, shape)
         cursor.describe_last(op_type, shape, dtype)
         return outputs

@@ -204,7 +204,7 @@ class Execution:
         self._region = region
         self.number, self.is_repetition = region.executions, region.is_known
         region.executions += 1
-        for stream, op_seeds in region.assigned.items() if region.assigned else ():
+        for stream, op_seeds in region.assigned.items():
             if stream.mode == "constant" and stream not in self.assigned:  # for the ops of a branch that comes later
                 self.assigned[stream], stream.op_seeds = stream.op_seeds, op_seeds
         return region

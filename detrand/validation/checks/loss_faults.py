@@ -354,8 +354,10 @@ class LossFaults:
 
     def _makes_tf1s(self, substitution: Callable[[PortLoss], Substitution]) -> bool:
         """Return whether substitutes make the port's loss TF1's; of other outputs, too, if TF1's is known."""
-        if not self._explains(substitution(self._loss)) or self._other is None:
-            return self._explains(substitution(self._loss))
+        if not self._explains(substitution(self._loss)):
+            return False
+        if self._other is None:
+            return True
         loss, target = self._other
         return math.isclose(loss.of(substitution(loss)), target, rel_tol=RTOLS[0])
 

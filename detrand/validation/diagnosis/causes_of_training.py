@@ -132,9 +132,9 @@ def causes_of_training(
             of_optimizer = [of_hyperparameter(each) for each in hyperparameters if each.of == OPTIMIZER]
             have_slots = all("slots" in each for each in (port_step, tf1_step))  # others take slices as dense gradients
             of_slices = [*_slices(comparison.steps[step], port.in_slices if have_slots else ())]
-            likely = [*of_optimizer, *_updates(port, tf1), *of_slices]
-            if of_slices and _trains_others(tf1_step, port.in_slices):  # which an argument would change, too
-                likely = [*of_slices, *likely[: -len(of_slices)]]
+            others = [*of_optimizer, *_updates(port, tf1)]
+            comes_first = _trains_others(tf1_step, port.in_slices)  # which an argument would change, too
+            likely = [*of_slices, *others] if comes_first else [*others, *of_slices]
             likely.sort(key=lambda cause: not (cause.confirmed and cause.line))  # a change of gradients is no guess
             causes_of_part = likely or _changes_of_gradients(port, tf1)
         elif name in AVERAGES_OF_WEIGHTS:
