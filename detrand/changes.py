@@ -2,6 +2,9 @@
 
 What undoes a change is noted before the change is made. It is therefore harmless without the change, and when it is
 called twice.
+
+Where nothing refers to a block any more, the garbage collector ends it, in the middle of any other code: what that must
+not meet half done is `undivided`.
 """
 
 from __future__ import annotations
@@ -28,17 +31,31 @@ class Changes:
         self._undo.append(lambda is_late: callback(*args))
 
     def restore(
-        self, state: Hashable, callback: Callable[[], Any], is_changed: Callable[[], bool] = lambda: True
+        self,
+        state: Hashable,
+        get: Callable[[], T],
+        put: Callable[[T], Any],
+        is_changed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Call a function that restores a state when the changes are undone.
+        """Restore a state when the changes are undone.
 
-        An interrupt may delay the call. It is left out if a block around has restored the state in the meantime, or if
-        the state is no longer the changed one. If a block has been entered in the meantime, that block makes the call.
+        An interrupt may delay this. It is left out if a block around has restored the state in the meantime, or if the
+        state is no longer the changed one. If a block has been entered in the meantime, that block restores the state.
+
+        Args:
+          state: what only calls of this method with an equal ``state`` restore.
+          get: returns the state.
+          put: restores it, called with what ``get`` has returned.
+          is_changed: returns whether the state is as this block has changed it.
         """
-        states, block = _restoring.states, _Block(callback)
-        inside = states.setdefault(state, [])
+        states, block = _own.states, _Block()
+
+        def enter() -> None:
+            block.restore = functools.partial(put, get())
+            states.setdefault(state, []).append(block)
 
         def put_back(is_late: bool) -> None:
+            inside = states.get(state, [])
             if block in inside:
                 position = inside.index(block)
                 if is_late and block is not inside[-1]:
@@ -51,15 +68,19 @@ class Changes:
             if not inside:
                 states.pop(state, None)
 
-        self._undo.append(put_back)
-        inside.append(block)
+        self._undo.append(functools.partial(undivided, put_back))
+        undivided(enter)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Give an attribute of an object a different value, which is an object that no other code gives it."""
         if type(value) is str:
             value = _OwnStr(value)
-        put_back = functools.partial(setattr, owner, attribute, getattr(owner, attribute))
-        self.restore((id(owner), attribute), put_back, lambda: getattr(owner, attribute) is value)
+        self.restore(
+            (id(owner), attribute),
+            functools.partial(getattr, owner, attribute),
+            functools.partial(setattr, owner, attribute),
+            lambda: getattr(owner, attribute) is value,
+        )
         setattr(owner, attribute, value)
 
     def undo(self, *, is_late: bool = False) -> None:
@@ -68,6 +89,11 @@ class Changes:
         Args:
           is_late: whether an interrupt has delayed this, so that code around may have undone it, too.
         """
+        if _own.changing.locked():  # the garbage collector ends a block
+            rest = Changes()
+            rest._undo, self._undo = self._undo, []
+            _own.waiting.append(rest)
+            return
         try:
             while self._undo:
                 self._undo[-1](is_late)
@@ -99,19 +125,36 @@ class _Block:
     """A block that changes a state, and what restores the state."""
 
     __slots__ = ("restore",)
-
-    def __init__(self, restore: Callable[[], Any]):
-        self.restore = restore
+    restore: Callable[[], Any]
 
 
-class _Restoring(threading.local):
-    """The blocks of a thread that have changed each state, the innermost last."""
+class _OfThread(threading.local):
+    """What a thread changes.
+
+    Attributes:
+      states: the blocks that have changed each state, the innermost last.
+      changing: held while the thread is in `undivided`.
+      waiting: what is undone after that.
+    """
 
     def __init__(self) -> None:
         self.states: dict[Hashable, list[_Block]] = {}
+        self.changing = threading.Lock()
+        self.waiting: list[Changes] = []
 
 
-_restoring = _Restoring()
+_own = _OfThread()
+
+
+def undivided(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that undoes no `Changes`; those that the garbage collector ends meanwhile are undone after it."""
+    changing = _own.changing
+    if changing.locked():
+        return function(*args)
+    try:
+        with changing: return function(*args)  # noqa: E701  # fmt: skip
+    finally:
+        _own.waiting.clear()  # nothing refers to them any more
 
 
 @contextlib.contextmanager

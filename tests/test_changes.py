@@ -4,11 +4,12 @@ import gc
 import itertools
 import threading
 import types
+from functools import partial
 
 import pytest
 
 from detrand.changes import Changes, attribute_set, locked
-from tests.support.interrupts import interrupted_at
+from tests.support.interrupts import called_at, interrupted_at
 
 
 @pytest.fixture
@@ -43,6 +44,20 @@ class TestUndo:
         assert owner.value == 1
         del changes
         assert owner.value == 0
+
+    def test_what_the_garbage_collector_undoes_at_any_line_of_a_block_inside(self, owner):
+        def change():
+            with attribute_set(owner, "value", 2), attribute_set(owner, "value", 3):
+                assert owner.value == 3
+
+        for line in itertools.count():
+            lost = Changes()
+            lost.set(owner, "value", 1)
+            is_undone = called_at(line, change, partial(lost.undo, is_late=True))
+            lost.undo(is_late=True)
+            assert owner.value == 0, line
+            if not is_undone:
+                break
 
     def test_an_interrupt_at_any_line_is_undone(self, owner):
         def change():
@@ -117,8 +132,8 @@ class TestNestedBlocks:
     def test_blocks_of_several_threads_are_undone_on_their_own(self, owner):
         seen = []
         outer, inner = Changes(), Changes()
-        outer.restore("state", lambda: seen.append("outer"))
-        thread = threading.Thread(target=lambda: inner.restore("state", lambda: seen.append("inner")))
+        outer.restore("state", lambda: "outer", seen.append)
+        thread = threading.Thread(target=lambda: inner.restore("state", lambda: "inner", seen.append))
         thread.start()
         thread.join()
         outer.undo()

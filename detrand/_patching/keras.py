@@ -228,7 +228,8 @@ def _unset_in_keras3(name: str) -> Iterator[Any]:
 
     value = global_state.get_global_attribute(name)
     with Changes() as changes:
-        changes.restore(name, lambda: global_state.set_global_attribute(name, value))
+        attribute = functools.partial(global_state.get_global_attribute, name)
+        changes.restore(name, attribute, functools.partial(global_state.set_global_attribute, name))
         global_state.set_global_attribute(name, None)
         yield value
 

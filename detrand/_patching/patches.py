@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from detrand.changes import Changes, locked
+from detrand.changes import Changes, locked, undivided
 from detrand.errors import PatchError
 
 _ANYTHING = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
@@ -98,7 +98,7 @@ class Patches(Changes):
         """Replace several targets as `replace` does; `undo` puts back those that were replaced before an error."""
         found = replacements.found()
         self._undo.append(functools.partial(_remove_all, found))
-        locked(_Replaced.lock, _add_all, found)
+        undivided(locked, _Replaced.lock, _add_all, found)
 
     def set(self, owner: Any, attribute: str, value: Any) -> None:
         """Set an attribute, present or not, until `undo`; code that has replaced it since then keeps its own value."""
@@ -306,7 +306,7 @@ def _add_all(found: _Found) -> None:
 
 
 def _remove_all(found: _Found, is_late: bool) -> None:
-    locked(_Replaced.lock, _remove_each, found)
+    undivided(locked, _Replaced.lock, _remove_each, found)
 
 
 def _remove_each(found: _Found) -> None:

@@ -106,6 +106,11 @@ def keep_global_seed(changes: Changes) -> None:
 
     Where eager execution is off, this includes the seed of the default graph.
     """
+    changes.restore("TensorFlow's global seed", _saved_global_seed, lambda restore: restore())
+
+
+def _saved_global_seed() -> Callable[[], None]:
+    """Return what restores the global seed and generators as they are now."""
     eager = context.context()
     seed, rng = eager._seed, getattr(eager, "_rng", None)
     rng_state = rng.getstate() if rng is not None else None
@@ -124,7 +129,7 @@ def keep_global_seed(changes: Changes) -> None:
         if generator_state is not None:
             generator.state.assign(generator_state)
 
-    changes.restore("TensorFlow's global seed", restore)
+    return restore
 
 
 def set_global_seed(eager: Any, seed: Any) -> None:

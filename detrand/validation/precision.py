@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,7 +52,7 @@ def dtype_policy(policy: str | None) -> Iterator[None]:
         policies += [("tf_keras's policy", mixed_precision.global_policy, mixed_precision.set_global_policy)]
     with Changes() as changes:
         for name, get, set_policy in policies:
-            changes.restore(name, functools.partial(set_policy, get()))
+            changes.restore(name, get, set_policy)
             set_policy(policy)
         yield
 

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 
 from detrand import DeterministicRandomTestTool
-from tests.support.interrupts import interrupted_at, lines_run, process_state
+from tests.support.interrupts import called_at, interrupted_at, lines_run, process_state
 from tests.support.tool_runs import draws, in_session, three_draws
 
 
@@ -64,6 +64,31 @@ def what_is_left(program, position, error, threads=sys):
         return "a lock"
     found.append(_draws())
     return "" if all(np.array_equal(actual, desired) for actual in found) else "other numbers"
+
+
+def what_a_collection_leaves(program, position):
+    """Enter a scope that nothing refers to, and let the garbage collector end it at a line of a program.
+
+    Returns:
+      What it leaves behind in the process; empty if that is nothing.
+    """
+    before = process_state()
+    gc.disable()
+    try:
+        _lose_scope()
+        called_at(position, program, gc.collect)
+    finally:
+        gc.enable()
+        gc.collect()
+    left = _changed(before)
+    return ", ".join(left) if left else "" if np.array_equal(_draws(), _draws_of_session()) else "other numbers"
+
+
+def _lose_scope():
+    scope = DeterministicRandomTestTool().scope()
+    scope.__enter__()
+    cycle = [scope]
+    cycle.append(cycle)
 
 
 def _changed(before):

@@ -37,6 +37,23 @@ def lines_run(function, threads=sys):
     return lines
 
 
+def called_at(number, function, callback):
+    """Call a function, and a callback at a line of detrand that it runs, counted from 0; return whether it ran so many.
+
+    The garbage collector calls finalizers so.
+    """
+    numbers, is_called = itertools.count(), False
+
+    def call_there(frame):
+        nonlocal is_called
+        if next(numbers) == number:
+            is_called = True
+            callback()
+
+    _call_traced(function, call_there, sys)
+    return is_called
+
+
 def interrupted_at(number, function, error, threads=sys):
     """Raise an error at a line of detrand that a function runs, counted from 0; return whether it ran so many.
 

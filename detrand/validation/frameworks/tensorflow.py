@@ -59,7 +59,7 @@ def own_global_step() -> Iterator[None]:
         return
     steps = tf.compat.v1.get_default_graph().get_collection_ref(tf.compat.v1.GraphKeys.GLOBAL_STEP)
     with Changes() as changes:
-        changes.restore("the global step", partial(steps.__setitem__, slice(None), steps[:]))
+        changes.restore("the global step", lambda: steps[:], partial(steps.__setitem__, slice(None)))
         steps.clear()
         yield
 
@@ -68,9 +68,12 @@ def own_global_step() -> Iterator[None]:
 def functions_as_written() -> Iterator[None]:
     """Run functions that are called in the block as they were written, as `tf1_session` runs graphs."""
     options = tf.config.optimizer
-    before = options.get_experimental_options()["disable_meta_optimizer"]
+    name = "disable_meta_optimizer"
     with Changes() as changes:
-        put_back = partial(options.set_experimental_options, {"disable_meta_optimizer": before})
-        changes.restore("the meta optimizer", put_back)
-        options.set_experimental_options({"disable_meta_optimizer": True})
+        changes.restore(
+            "the meta optimizer",
+            lambda: options.get_experimental_options()[name],
+            lambda before: options.set_experimental_options({name: before}),
+        )
+        options.set_experimental_options({name: True})
         yield

@@ -227,7 +227,7 @@ def seeded(seed: int) -> Iterator[None]:
         for stream in cursors.open_streams():
             changes.set(stream, "torch_initializes", True)
         if torch is not None:
-            changes.restore("PyTorch's random state", functools.partial(torch.set_rng_state, torch.get_rng_state()))
+            changes.restore("PyTorch's random state", torch.get_rng_state, torch.set_rng_state)
             torch.default_generator.manual_seed(seed)
         yield
 

@@ -9,7 +9,6 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -134,8 +133,8 @@ def numpy_seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     with Changes() as changes:
-        changes.restore("NumPy's random state", partial(np.random.set_state, np.random.get_state()))
-        changes.restore("Python's random state", partial(random.setstate, random.getstate()))
+        changes.restore("NumPy's random state", np.random.get_state, np.random.set_state)
+        changes.restore("Python's random state", random.getstate, random.setstate)
         np.random.seed(seed % 2**32)  # NumPy accepts no other seeds
         random.seed(seed)
         yield
