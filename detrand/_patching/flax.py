@@ -116,6 +116,7 @@ class OptaxOptimizer:
       iterations: the number of its steps.
       hyperparameters: its hyperparameters by their names in Keras; a schedule is a function of a step.
       kind: the name of its class in Keras; empty if it does what no optimizer of Keras does.
+      schedule: the function that computes its learning rate; None if it has none.
     """
 
     def __init__(self, transformation: Any):
@@ -129,6 +130,7 @@ class OptaxOptimizer:
             arguments[_ARGUMENTS[name][_RATE]] for name, arguments in self._parts if _RATE in _ARGUMENTS.get(name, ())
         ]
         self._rate = _negative(rates[0]) if len(rates) == 1 else None
+        self.schedule = _closure(rates[0]).get(_RATE) if len(rates) == 1 and callable(rates[0]) else None
         is_known = all(_is_known(*part) for part in self._parts) and len(set(names)) == len(names)
         self.kind = next(iter(kinds), "SGD") if is_known and len(rates) == 1 and len(kinds) < 2 else ""
 
@@ -212,15 +214,21 @@ class OptaxOptimizer:
         self.iterations.assign(self.iterations.value + 1)
 
     def slots_of(self, variable: Any) -> dict[str, Any]:
-        """Return the slots of a variable under their TF1 names; none before the first step."""
+        """Return the slots of a variable under their TF1 names; none before the first step.
+
+        A momentum of updates, that of RMSprop, has the sign of updates in optax, and that of gradients in TF1.
+        """
         path, found = self._paths.get(id(variable)), dict[str, Any]()
+        names = [name for name, _ in self._parts]
+        before = names[: names.index("trace")] if "trace" in names else []
+        is_of_updates = any(_RATE in _ARGUMENTS.get(name, ()) for name in before)
         for state in _states(self._state) if path is not None else ():
             for in_tf1, name in _SLOTS.get(type(state).__name__, {}).items():
                 slot = getattr(state, name)
                 for key in path or ():
                     slot = slot[key]
                 if hasattr(slot, "dtype"):  # of a variable that a mask leaves out, there is none
-                    found[in_tf1] = slot
+                    found[in_tf1] = -slot if in_tf1 == "momentum" and is_of_updates else slot
         return found
 
 
@@ -248,6 +256,38 @@ def _is_known(part: str, arguments: Mapping[str, Any]) -> bool:
     return all(arguments[name] == parameters[name].default for name in others)
 
 
+def arguments_of_schedule(schedule: Any) -> dict[str, Any]:
+    """Return the arguments of the function of optax that has made a schedule; none if not all of them are known."""
+    make = _maker(schedule)
+    if make is None:
+        return {}
+    parameters, known = inspect.signature(make).parameters, _closure(schedule)
+    return {name: known[name] for name in parameters} if parameters.keys() <= known.keys() else {}
+
+
+def schedule_with(schedule: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return a schedule of the same function of optax with other arguments."""
+    make = _maker(schedule)
+    assert make is not None, "arguments_of_schedule has found arguments"
+    return make(**arguments)
+
+
+def _maker(schedule: Any) -> Any:
+    import optax
+
+    is_of_optax = inspect.isfunction(schedule) and schedule.__module__.split(".")[0] == "optax"
+    return getattr(optax, schedule.__qualname__.partition(".")[0], None) if is_of_optax else None
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """Return what a function in Python takes from the function around it, by name."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # of a name that has got no value
+            found[name] = cell.cell_contents
+    return found
+
+
 def _states(state: Any) -> Iterator[Any]:
     yield state
     for inner in state.values() if isinstance(state, dict) else state if isinstance(state, tuple) else ():
@@ -264,7 +304,7 @@ def _parts_of(transformation: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     init, update = transformation.init, transformation.update
     of_optax = all(inspect.isfunction(each) for each in (init, update)) and update.__module__.split(".")[0] == "optax"
     name = update.__qualname__.partition(".")[0] if of_optax else ""
-    inside = [inspect.getclosurevars(each).nonlocals for each in (init, update)] if name else []
+    inside = [_closure(each) for each in (init, update)] if name else []
     if name == "chain":
         for functions in zip(inside[0]["init_fns"], inside[1]["update_fns"], strict=True):
             yield from _parts_of(optax.GradientTransformation(*functions))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand._patching import flax
 from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.patches import Target
@@ -95,6 +96,13 @@ def hyperparameters_of_torch_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return the hyperparameters of an optimizer of ``torch.optim`` by their names in Keras."""
     given = {_NAMES_IN_TORCH.get(name, name): value for name, value in optimizer.defaults.items()}
     return given | dict(zip(_BETAS, given.pop("betas", ()), strict=False))
+
+
+def initial_rms_in_torch(optimizer: Any) -> float | None:
+    """Return what the squares of an RMSprop of ``torch.optim`` begin with; None if not all of them are one number."""
+    squares = [state["square_avg"] for state in optimizer.state.values() if "square_avg" in state]
+    numbers = {float(number) for each in squares for number in each.unique()} if squares else {0.0}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def has_hyperparameter(optimizer: Any, name: str) -> bool:
@@ -261,8 +269,22 @@ def learning_rate_of(optimizer: Any) -> Any:
 
 def schedule_of(optimizer: Any) -> Any:
     """Return the function that computes an optimizer's learning rate; None if it has none."""
+    if isinstance(optimizer, OptaxOptimizer):
+        return optimizer.schedule
     rates = getattr(optimizer, "_learning_rate", None), getattr(optimizer, "learning_rate", None)
     return next((rate for rate in rates if callable(rate)), None)
+
+
+def arguments_of_schedule(schedule: Any) -> dict[str, Any]:
+    """Return the arguments of a schedule of Keras or optax; none of a schedule that does not show them."""
+    is_of_keras = hasattr(schedule, "get_config")
+    return dict(schedule.get_config()) if is_of_keras else flax.arguments_of_schedule(schedule)
+
+
+def schedule_with(schedule: Any, arguments: dict[str, Any]) -> Any:
+    """Return a schedule of the same kind with other arguments."""
+    is_of_keras = hasattr(schedule, "from_config")
+    return type(schedule).from_config(arguments) if is_of_keras else flax.schedule_with(schedule, arguments)
 
 
 def hyperparameters_of_tf1_optimizer(optimizer: Any) -> dict[str, Any]:

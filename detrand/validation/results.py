@@ -70,6 +70,8 @@ class OwnForm(enum.Enum):
     TRAIN_ROWS = enum.auto()
     FREEZE = enum.auto()  # a variable, whose name is given
     EPSILON_OF_ADAM = enum.auto()  # added before the bias of the moments is corrected
+    INITIAL_RMS = enum.auto()  # which is 1 in TF1
+    SCHEDULE = enum.auto()  # the one that TF1 has, whose name is given
     MOMENTUM = enum.auto()  # of moving averages; with TF1's value
     PAD_SAME = enum.auto()
     CROP_SAME = enum.auto()  # what a transposed convolution returns

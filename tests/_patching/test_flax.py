@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detrand._patching.flax import OptaxOptimizer
+from detrand._patching.flax import OptaxOptimizer, arguments_of_schedule, schedule_with
 
 optax = pytest.importorskip("optax")
 nnx = pytest.importorskip("flax.nnx")
@@ -108,6 +108,64 @@ def test_an_optimizer_with_another_value_does_what_optax_does_with_it(make, name
     changed = OptaxOptimizer(make())
     changed.set(name, value)
     np.testing.assert_array_equal(trained(changed)[0], trained(OptaxOptimizer(expected()))[0])
+
+
+@pytest.mark.parametrize("is_centered", [False, True], ids=["plain", "centered"])
+def test_the_momentum_of_rmsprop_is_that_of_tf1(is_centered):
+    own = {"eps_in_sqrt": True, "initial_scale": 1.0, "momentum": 0.5, "centered": is_centered}
+    optimizer = OptaxOptimizer(optax.rmsprop(0.1, 0.8, 1e-3, **own))
+    gradients, squares, momentum = np.zeros(3), np.ones(3), np.zeros(3)
+    for step in range(1, 4):  # the kernels ApplyRMSProp and ApplyCenteredRMSProp
+        gradient = np.array([1.0, -0.5, 1e-6]) * step
+        gradients = 0.8 * gradients + 0.2 * gradient if is_centered else 0.0
+        squares = 0.8 * squares + 0.2 * gradient**2
+        momentum = 0.5 * momentum + 0.1 * gradient / np.sqrt(squares - gradients**2 + 1e-3)
+    np.testing.assert_allclose(trained(optimizer)[1]["momentum"], momentum, rtol=1e-6)
+
+
+def test_the_momentum_of_sgd_is_that_of_tf1():
+    momentum = trained(OptaxOptimizer(optax.sgd(0.1, 0.5)), 1)[1]["momentum"]
+    np.testing.assert_array_equal(momentum, np.float32([1.0, -0.5, 1e-6]))
+
+
+LINEAR = {"init_value": 0.0, "end_value": 0.1, "power": 1, "transition_steps": 3, "transition_begin": 0}
+SCHEDULES = {
+    "exponential": (
+        lambda: optax.exponential_decay(0.1, 2, 0.5, end_value=0.01),
+        {"init_value": 0.1, "transition_steps": 2, "decay_rate": 0.5, "transition_begin": 0, "end_value": 0.01},
+    ),
+    "linear": (lambda: optax.linear_schedule(0.0, 0.1, 3), LINEAR),
+    "cosine": (
+        lambda: optax.cosine_decay_schedule(0.1, 4, alpha=0.2),
+        {"init_value": 0.1, "decay_steps": 4, "alpha": 0.2, "exponent": 1.0},
+    ),
+    "piecewise": (
+        lambda: optax.piecewise_constant_schedule(0.1, {2: 0.5}),
+        {"init_value": 0.1, "boundaries_and_scales": {2: 0.5}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_has_the_arguments_of_its_function(name):
+    make, expected = SCHEDULES[name]
+    optimizer = OptaxOptimizer(optax.chain(optax.clip(1.0), optax.sgd(make())))
+    arguments = arguments_of_schedule(optimizer.schedule)
+    assert {**arguments, **expected} == arguments
+    again = schedule_with(optimizer.schedule, arguments)
+    np.testing.assert_array_equal([again(step) for step in range(6)], [make()(step) for step in range(6)])
+
+
+def test_schedules_that_are_joined_have_their_own_arguments():
+    (arguments, boundaries) = arguments_of_schedule(optax.warmup_cosine_decay_schedule(0.0, 0.1, 3, 9)).values()
+    assert boundaries == [3]
+    assert [arguments_of_schedule(each)["init_value"] for each in arguments] == [0.0, 0.1]
+
+
+def test_a_schedule_of_the_users_own_has_no_arguments():
+    assert OptaxOptimizer(optax.sgd(schedule)).schedule is schedule
+    assert arguments_of_schedule(schedule) == {}
+    assert OptaxOptimizer(optax.sgd(0.1)).schedule is None
 
 
 def test_adam_adds_epsilon_as_tf1_does():

@@ -21,6 +21,7 @@ from detrand._patching.keras import underlying_variable
 from detrand._patching.optimizers import (
     hyperparameters_of_tf1_optimizer,
     hyperparameters_of_torch_optimizer,
+    initial_rms_in_torch,
     is_tf1_optimizer,
     is_torch_optimizer,
 )
@@ -495,7 +496,9 @@ def hyperparameters_of_optimizer(optimizer: Any) -> Hyperparameters:
     given = {name: None if name in _ONLY_IN_KERAS and not value else value for name, value in given.items()}
     kind = optimizer.kind if isinstance(optimizer, OptaxOptimizer) else type(optimizer).__name__
     if not is_own(optimizer):
-        of_kind = {} if isinstance(optimizer, OptaxOptimizer) else _IMPLIED.get(kind, {})
+        of_kind = {} if isinstance(optimizer, OptaxOptimizer) else dict(_IMPLIED.get(kind, {}))
+        if INITIAL_RMS in of_kind and is_torch_optimizer(optimizer):
+            of_kind[INITIAL_RMS] = initial_rms_in_torch(optimizer)
         implied = {"kind": kind.removesuffix("Optimizer"), **of_kind}
         given = {**dict.fromkeys(_ONLY_IN_KERAS), **given, **implied}
     return {(OPTIMIZER, name): value for name, value in _known_values(given) if name not in _IGNORED}

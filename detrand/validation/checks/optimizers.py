@@ -14,11 +14,13 @@ import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import (
+    arguments_of_schedule,
     corrects_before_epsilon,
     has_hooks,
     has_hyperparameter,
     is_tf1_optimizer,
     schedule_of,
+    schedule_with,
 )
 from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
@@ -147,7 +149,7 @@ def _likely(
         confirmed = "where the learning rates are equal, the updates agree" if port.training is not None else ""
         tf1_rates = {each: probe.rates[each] for each in port.rates}
         cause = of_rates(step, tf1_rates, port.rates, tf1.schedule.function)
-        cause = argument_of_schedule(runner, tf1_rates, tf1.schedule.numbers) or cause
+        cause = cause_in_schedule(runner, tf1_rates, tf1.schedule.numbers) or cause
         cause = cause._replace(confirmed=needed.rate if port.updates_differ else confirmed)
         return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
@@ -161,40 +163,61 @@ def _likely(
     return port.updates_differ[0], "updates", ("", ""), needed.beside(of_updates) or of_updates
 
 
-def argument_of_schedule(runner: Runner, rates: Mapping[int, float], numbers: Sequence[float]) -> Cause | None:
+def cause_in_schedule(runner: Runner, rates: Mapping[int, float], numbers: Sequence[float]) -> Cause | None:
     """Return the argument of the port's schedule with another value of which it computes TF1's rates; None for none.
 
-    The value is the other flag, or one of the numbers from which TF1 computes its rates. A schedule of Keras has a
-    configuration.
+    The value is the other flag, or one of the numbers from which TF1 computes its rates.
     """
     if len(numbers) < 2:  # TF1's rate is one number
         return None
-    schedule, config = None, dict[str, Any]()
-    with passing_over():  # a schedule of the user's may have no configuration
+    schedule = None
+    with passing_over():  # the user's function may raise
         schedule = schedule_of(make_port_optimizer(runner.migration))
-        config = schedule.get_config() if hasattr(schedule, "get_config") else {}
-    for name, value in config.items():
-        for other in _other_values(value, numbers):
-            computed: list[float] = []
-            with passing_over():  # it may refuse the value
-                changed = type(schedule).from_config({**config, name: other})
-                computed = [float(as_array(changed(step))) for step in rates]
-            if computed and np.allclose(computed, [*rates.values()], rtol=_SAME_RATE, atol=0):
-                confirmed = f"with TF1's {name}, the port's schedule computes TF1's rates"
-                return of_values(f"argument {name} of the learning-rate schedule", other, value, confirmed)
+    for argument, other, value, changed in _changed_schedules(schedule, "the learning-rate schedule", numbers):
+        computed: list[float] = []
+        with passing_over():  # it may not compute with the value
+            computed = [float(as_array(changed(step))) for step in rates]
+        if computed and np.allclose(computed, [*rates.values()], rtol=_SAME_RATE, atol=0):
+            return of_values(argument, other, value, "with TF1's value, the port's schedule computes TF1's rates")
     return None
 
 
-def _other_values(value: Any, numbers: Sequence[float]) -> Iterator[Any]:
-    """Yield what an argument of a schedule may be in place of its value."""
+def _changed_schedules(schedule: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield an argument of a schedule or of one inside, in words, another value of it, its value, and the changed one.
+
+    The schedule is called ``of``.
+    """
+    arguments = dict[str, Any]()
+    with passing_over():  # a schedule of the user's may not show them
+        arguments = arguments_of_schedule(schedule)
+    for name, value in arguments.items():
+        for inside, other, before, replaced in _other_values(value, of, numbers):
+            changed = None
+            with passing_over():  # it may refuse the value
+                changed = schedule_with(schedule, {**arguments, name: replaced})
+            if changed is not None:
+                yield inside or f"argument {name} of {of}", other, before, changed
+
+
+def _other_values(value: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield what an argument of a schedule may be in place of its value, last, and before that what differs.
+
+    That is no name, the other value and the value; or, of a schedule in the value, as `_changed_schedules` yields it.
+    """
     if isinstance(value, bool):
-        yield not value
+        yield "", not value, value, not value
     elif isinstance(value, (int, float)):
-        yield from (type(value)(number) for number in numbers if number != value and type(value)(number) == number)
+        for number in numbers:
+            if number != value and type(value)(number) == number:
+                yield "", type(value)(number), value, type(value)(number)
     elif isinstance(value, (list, tuple)):
         for position, each in enumerate(value):
-            for other in _other_values(each, numbers):
-                yield [*value[:position], other, *value[position + 1 :]]
+            for inside, other, before, replaced in _other_values(each, of, numbers):
+                whole = [*value[:position], replaced, *value[position + 1 :]]
+                yield (inside, other, before, whole) if inside else ("", whole, value, whole)
+    elif callable(value):
+        kind = getattr(value, "__qualname__", type(value).__name__).partition(".")[0]
+        yield from _changed_schedules(value, f"{kind} in {of}", numbers)
 
 
 class Needed(NamedTuple):

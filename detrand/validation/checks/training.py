@@ -17,7 +17,7 @@ from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.loss import difference_elsewhere, findings_of_loss, is_reproduced, loss_of_other_outputs
 from detrand.validation.checks.optimizers import (
     Needed,
-    argument_of_schedule,
+    cause_in_schedule,
     needed_in_optimizer,
     probe_optimizers,
 )
@@ -487,7 +487,7 @@ class _Explanation:
 
     def of_rate(self, part: _Part) -> Iterator[Finding]:
         rates = {number: float(step[RATE]) for number, step in enumerate(self.tf1.steps)}
-        cause = argument_of_schedule(self.runner, rates, self.tf1.schedule.numbers)
+        cause = cause_in_schedule(self.runner, rates, self.tf1.schedule.numbers)
         found = self.finding(part, self.lines_of(RATE), cause=cause)
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
 

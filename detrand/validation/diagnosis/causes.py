@@ -337,6 +337,7 @@ def of_hyperparameter(each: AuditedHyperparameter, count: int = 1) -> Cause:
         return of_all
     owner, remedy = "the optimizer" if is_of_optimizer else each.of, of_all.remedy
     if is_of_optimizer and each.name == INITIAL_RMS and each.tf1 == "1":
+        of_all = of_all._replace(own_form=(OwnForm.INITIAL_RMS, each.tf1))
         remedy = (
             "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
             "add_optimizer_variables makes the velocities of ones: Keras has no argument for them"

@@ -673,10 +673,13 @@ def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -
         difference = np.abs(np.subtract(port_part, tf1_part)).max(initial=0)
         if difference > _OF_SHIFT * np.abs(np.subtract(port_rates, tf1_rates)).max():
             continue
+        remedy = f"change the learning rate of the port one step {'later' if how == 'early' else 'earlier'}"
         if len(set(tf1_rates)) > _FEW_RATES or 1 < len(set(tf1_rates)) == len(tf1_rates):
-            return Cause(f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}")
+            title = f"the port's learning-rate schedule is one step {how}: its rate is TF1's rate of {of_step}"
+            return Cause(title, remedy=remedy)
         if len(set(tf1_rates)) > 1:
-            return cause._replace(title=f"{cause.title}; each rate of the port is TF1's of {of_step}")
+            title = f"{cause.title}; each rate of the port is TF1's of {of_step}"
+            return cause._replace(title=title, remedy=remedy)
     return cause
 
 
@@ -693,9 +696,8 @@ def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], sch
     if changes[0] and schedule:
         who, computes = f"TF1 ({schedule})", f"that computes what {schedule} does in TF1"
         remedy = f"pass a schedule of keras.optimizers.schedules to the port's optimizer {computes}"
-    return Cause(
-        f"learning rate changes only in {who} until step {max(tf1):,}; in step {step}: {values}", remedy=remedy
-    )
+    title = f"learning rate changes only in {who} until step {max(tf1):,}; in step {step}: {values}"
+    return Cause(title, remedy=remedy, own_form=(OwnForm.SCHEDULE, schedule) if changes[0] and schedule else None)
 
 
 def _loss_of_outputs(

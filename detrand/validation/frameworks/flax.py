@@ -39,6 +39,8 @@ _OWN_FORMS = {
     OwnForm.EPSILON_OF_ADAM: (
         "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))"
     ),
+    OwnForm.INITIAL_RMS: "pass initial_scale=1.0 to optax.rmsprop",
+    OwnForm.SCHEDULE: "pass a schedule of optax to the port's optimizer that computes what {tf1} does in TF1",
     **{
         form: f"clip them before the update, with optax.chain({call}, optimizer)"
         for form, call in (

@@ -66,6 +66,14 @@ _OWN_FORMS = {
     OwnForm.EPSILON_OF_ADAM: (
         "in step t, from 1 on, set the epsilon of PyTorch's Adam to TF1's / sqrt(1 - beta_2**t), in a step_pre_hook"
     ),
+    OwnForm.INITIAL_RMS: (
+        "give each parameter a state before the first step: optimizer.state[each] = dict(step=torch.zeros(()), "
+        "square_avg=torch.ones_like(each)), and zeros as momentum_buffer with a momentum, as grad_avg if centered"
+    ),
+    OwnForm.SCHEDULE: (
+        "step a schedule of torch.optim.lr_scheduler that computes what {tf1} does in TF1: "
+        "optimizer.register_step_post_hook(lambda *_: schedule.step())"
+    ),
     OwnForm.KEEP_ROWS: (
         "put the rows without gradients back after each update, those of the optimizer's state, too, in a function "
         "that is passed to optimizer.register_step_post_hook in the port"

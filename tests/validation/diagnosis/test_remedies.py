@@ -54,12 +54,6 @@ def of(owner, name, tf1, port):
             "leave out amsgrad in the port's optimizer",
         ),
         (
-            of("optimizer", "initial rms", "1", "0"),
-            "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
-            "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
-            "add_optimizer_variables makes the velocities of ones: Keras has no argument for them",
-        ),
-        (
             of("optimizer", "initial rms", "0", "1"),
             "initial rms differs in the optimizer: 0 (TF1), 1 (port)",
             "use 0 in the port",
@@ -78,12 +72,6 @@ def of(owner, name, tf1, port):
             of_rates(2, CHANGING, CONSTANT),
             "learning rate changes only in TF1 until step 2; in step 2: 0.025 (TF1), 0.1 (port)",
             "pass a schedule that computes TF1's rates to the port's optimizer",
-        ),
-        (
-            of_rates(2, CHANGING, CONSTANT, "exponential_decay"),
-            "learning rate changes only in TF1 (exponential_decay) until step 2; in step 2: 0.025 (TF1), 0.1 (port)",
-            "pass a schedule of keras.optimizers.schedules to the port's optimizer that computes what "
-            "exponential_decay does in TF1",
         ),
         (
             of_rates(2, CONSTANT, CHANGING, "exponential_decay"),
@@ -136,6 +124,35 @@ def test_gradients_are_clipped_as_a_framework_does_it(what, keras, torch, flax):
     assert [remedy_in(framework, cause) for framework in FRAMEWORKS] == [keras, torch, flax]
 
 
+@pytest.mark.parametrize(
+    ("cause", "title", "keras", "torch", "flax"),
+    [
+        (
+            of("optimizer", "initial rms", "1", "0"),
+            "initial rms differs in the optimizer: 1 (TF1), 0 (port)",
+            "return tf.compat.v1.train.RMSPropOptimizer in the port, or a subclass of keras.optimizers.RMSprop whose "
+            "add_optimizer_variables makes the velocities of ones: Keras has no argument for them",
+            "give each parameter a state before the first step: optimizer.state[each] = dict(step=torch.zeros(()), "
+            "square_avg=torch.ones_like(each)), and zeros as momentum_buffer with a momentum, as grad_avg if centered",
+            "pass initial_scale=1.0 to optax.rmsprop",
+        ),
+        (
+            of_rates(2, CHANGING, CONSTANT, "exponential_decay"),
+            "learning rate changes only in TF1 (exponential_decay) until step 2; in step 2: 0.025 (TF1), 0.1 (port)",
+            "pass a schedule of keras.optimizers.schedules to the port's optimizer that computes what "
+            "exponential_decay does in TF1",
+            "step a schedule of torch.optim.lr_scheduler that computes what exponential_decay does in TF1: "
+            "optimizer.register_step_post_hook(lambda *_: schedule.step())",
+            "pass a schedule of optax to the port's optimizer that computes what exponential_decay does in TF1",
+        ),
+    ],
+    ids=["initial rms", "schedule"],
+)
+def test_an_optimizer_is_changed_as_a_framework_does_it(cause, title, keras, torch, flax):
+    assert cause.title == title
+    assert [remedy_in(framework, cause) for framework in FRAMEWORKS] == [keras, torch, flax]
+
+
 def test_the_momentum_of_moving_averages_is_that_of_the_framework():
     of_layer, of_optimizer = (of(owner, "momentum", "0.99", "0.9") for owner in ("bn", "optimizer"))
     assert remedy_in("keras", of_layer) == remedy_in("torch", of_optimizer) == "use 0.99 in the port"
@@ -144,6 +161,7 @@ def test_the_momentum_of_moving_averages_is_that_of_the_framework():
 
 IN_BOTH = {
     *(OwnForm.CLIP_GLOBAL_NORM, OwnForm.CLIP_EACH_NORM, OwnForm.CLIP_ELEMENTS, OwnForm.EPSILON_OF_ADAM),
+    *(OwnForm.INITIAL_RMS, OwnForm.SCHEDULE),
     *(OwnForm.FROM_LOGITS, OwnForm.FROM_PROBABILITIES, OwnForm.EXCHANGE, OwnForm.SMOOTH_LABELS),
 }
 IN_FLAX = {OwnForm.FLATTEN}

@@ -399,6 +399,60 @@ def test_a_schedule_is_compared_far_beyond_the_training():
     assert "their learning rates until step 10,000,000" in check.summary
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_centered", [False, True], ids=["plain", "centered"])
+def test_an_rmsprop_with_a_momentum_agrees(is_centered):
+    migration = trained(
+        of_images(),
+        tf1_optimizer=lambda: v1.train.RMSPropOptimizer(0.01, 0.9, momentum=0.9, centered=is_centered),
+        port_optimizer=lambda: optax.rmsprop(
+            0.01, 0.9, 1e-10, initial_scale=1.0, eps_in_sqrt=True, momentum=0.9, centered=is_centered
+        ),
+    )
+    report = validate(migration, checks=["training-steps"])
+    assert report.ok, str(report)
+
+
+def rates_of_warm_up():
+    step = tf.cast(v1.train.get_or_create_global_step(), tf.float32)
+    return tf.where(step < 3, 0.1 * step / 3, v1.train.cosine_decay(0.1, step - 3, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make_rate", "make_schedule", "expected"),
+    [
+        (
+            lambda: v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 2, 0.5, staircase=True),
+            lambda: optax.exponential_decay(0.1, 3, 0.5, staircase=True),
+            "argument transition_steps of the learning-rate schedule differs: 2 (TF1), 3 (port)",
+        ),
+        (
+            rates_of_warm_up,
+            lambda: optax.warmup_cosine_decay_schedule(0.0, 0.1, 3, 10),
+            "argument decay_steps of cosine_decay_schedule in the learning-rate schedule differs: "
+            "5.0 (TF1), 7.0 (port)",
+        ),
+        (
+            lambda: v1.train.piecewise_constant(v1.train.get_or_create_global_step(), [1, 2], [0.1, 0.2, 0.05]),
+            lambda: optax.piecewise_constant_schedule(0.1, {1: 2.0, 2: 0.25}),
+            "learning rate differs in step 1: 0.1 (TF1), 0.2 (port); each rate of the port is TF1's of the next step",
+        ),
+    ],
+    ids=["exponential", "joined", "boundaries"],
+)
+def test_the_argument_of_a_schedule_is_named(make_rate, make_schedule, expected):
+    migration = trained(
+        of_images(),
+        steps=5,
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(make_rate()),
+        port_optimizer=lambda: optax.sgd(make_schedule()),
+    )
+    (finding,) = validate(migration, checks=["training-steps"]).findings
+    assert finding.title == expected
+    assert finding.confirmed and finding.remedy
+
+
 class Penalized(Images):
     made: ClassVar = []
 

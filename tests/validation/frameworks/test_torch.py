@@ -641,6 +641,14 @@ def adam_as_in_tf1(parameters):
     return optimizer
 
 
+def rmsprop_from_ones(parameters):
+    optimizer = torch.optim.RMSprop(parameters, 0.01, 0.9, 1e-10, momentum=0.9)
+    for each in optimizer.param_groups[0]["params"]:
+        zeros, ones = torch.zeros_like(each), torch.ones_like(each)
+        optimizer.state[each] = {"step": torch.zeros(()), "square_avg": ones, "momentum_buffer": zeros}
+    return optimizer
+
+
 def with_schedule(parameters):
     optimizer = torch.optim.SGD(parameters, 0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -659,6 +667,7 @@ OPTIMIZERS = {
         lambda parameters: torch.optim.Adagrad(parameters, 0.01, initial_accumulator_value=0.1),
     ),
     "adam with TF1's epsilon": (lambda: v1.train.AdamOptimizer(0.01), adam_as_in_tf1),
+    "rmsprop": (lambda: v1.train.RMSPropOptimizer(0.01, momentum=0.9), rmsprop_from_ones),
 }
 
 
@@ -666,9 +675,11 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_agree_where_they_compute_the_same(name):
     tf1_optimizer, port_optimizer = OPTIMIZERS[name]
-    check = named(validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"]), "training-steps")
+    report = validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"])
+    check = named(report, "training-steps")
     assert check.ok, str(check)
     assert "the optimizers agree for gradients from 1e-10 to 1000" in check.summary
+    assert not [each for each in report.audit.differing if each.name == "initial rms"]
 
 
 @pytest.mark.slow
