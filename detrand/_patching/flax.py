@@ -187,14 +187,18 @@ class OptaxOptimizer:
 
     def add_epsilon_as_in_tf1(self) -> None:
         """Make an Adam add its epsilon where TF1 does, to the root of the uncorrected moment."""
+        self._transformation = _made_of(self._parts, {"scale_by_adam": _scale_by_adam})
+
+    def leave_out_bias_correction(self) -> None:
+        """Make an Adam use its moments as they are."""
         import optax
         from jax import numpy as jnp
 
-        def scale_by_adam(eps: Any, **arguments: Any) -> Any:
-            def epsilon(step: Any) -> Any:
-                return eps / jnp.sqrt(1 - arguments["b2"] ** (step + 1))
+        def scale_by_adam(**arguments: Any) -> Any:
+            def factor(step: Any) -> Any:
+                return (1 - arguments["b1"] ** (step + 1)) / jnp.sqrt(1 - arguments["b2"] ** (step + 1))
 
-            return optax.inject_hyperparams(optax.scale_by_adam)(eps=epsilon, **arguments)
+            return optax.chain(_scale_by_adam(**arguments), optax.scale_by_schedule(factor))
 
         self._transformation = _made_of(self._parts, {"scale_by_adam": scale_by_adam})
 
@@ -235,6 +239,17 @@ class OptaxOptimizer:
 def _negative(rate: Any) -> Any:
     """Return the negative of a number or of a schedule: optax multiplies gradients by the negative learning rate."""
     return (lambda step: -rate(step)) if callable(rate) else -rate
+
+
+def _scale_by_adam(eps: Any, **arguments: Any) -> Any:
+    """Return what optax's function of this name does, with epsilon added to the root of the uncorrected moment."""
+    import optax
+    from jax import numpy as jnp
+
+    def epsilon(step: Any) -> Any:
+        return eps / jnp.sqrt(1 - arguments["b2"] ** (step + 1))
+
+    return optax.inject_hyperparams(optax.scale_by_adam)(eps=epsilon, **arguments)
 
 
 def _made_of(parts: Sequence[tuple[str, Mapping[str, Any]]], own: Mapping[str, Any] | None = None) -> Any:

@@ -178,6 +178,64 @@ def epsilon_as_in_tf1(optimizer: Any) -> None:
     before_each_step_in_torch(optimizer, change)
 
 
+def without_bias_correction(optimizer: Any) -> None:
+    """Make an Adam of Keras 3, PyTorch or optax use its moments as they are, as BERT's optimizer for TF1 does.
+
+    Its first moment is not divided by ``1 - beta_1**t``, nor its second one by ``1 - beta_2**t``, in step t. A decay of
+    weights beside the update, that of AdamW, stays as it is.
+    """
+    if isinstance(optimizer, OptaxOptimizer):
+        optimizer.leave_out_bias_correction()
+    elif is_torch_optimizer(optimizer):
+        _without_bias_correction_in_torch(optimizer)
+    else:
+        for name in ("update_step", "_parallel_update_step"):  # the second one on PyTorch
+            if hasattr(optimizer, name):
+                _scale_rate_in_keras3(optimizer, name)
+
+
+def _scale_rate_in_keras3(optimizer: Any, method: str) -> None:
+    from keras import ops
+
+    original = getattr(optimizer, method)
+
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        step = ops.cast(optimizer.iterations + 1, "float32")
+        factor = (1 - ops.power(optimizer.beta_1, step)) / ops.sqrt(1 - ops.power(optimizer.beta_2, step))
+        original(gradient, variable, learning_rate * factor)
+
+    setattr(optimizer, method, update_step)
+
+
+def _without_bias_correction_in_torch(optimizer: Any) -> None:
+    saved: list[dict[str, Any]] = []
+    numbers = itertools.count(1)
+
+    def change(*_: Any) -> None:
+        step = next(numbers)
+        saved[:] = [{name: group[name] for name in ("lr", "eps", "weight_decay")} for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            first, second = (1 - beta**step for beta in group["betas"])
+            group["lr"] *= first / math.sqrt(second)
+            group["eps"] /= math.sqrt(second)
+            if group.get("decoupled_weight_decay"):
+                group["weight_decay"] *= math.sqrt(second) / first
+
+    def restore(*_: Any) -> None:
+        for group, values in zip(optimizer.param_groups, saved, strict=True):
+            group.update(values)
+
+    optimizer.register_step_pre_hook(change)
+    handle = optimizer.register_step_post_hook(restore)
+    optimizer._optimizer_step_post_hooks.move_to_end(handle.id, last=False)  # before a schedule of the user's steps
+
+
+def corrects_bias(optimizer: Any) -> str:
+    """Return whose Adam an optimizer is if it corrects the bias of its moments; empty if not, or if not known."""
+    is_of_keras3 = is_instance_of_loaded(optimizer, "keras", "optimizers.Adam")
+    return "Keras" if is_of_keras3 else corrects_before_epsilon(optimizer)
+
+
 def corrects_before_epsilon(optimizer: Any) -> str:
     """Return whose Adam an optimizer is if it adds its epsilon after it has corrected the moments; empty if not."""
     if isinstance(optimizer, OptaxOptimizer):

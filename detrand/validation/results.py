@@ -70,6 +70,7 @@ class OwnForm(enum.Enum):
     TRAIN_ROWS = enum.auto()
     FREEZE = enum.auto()  # a variable, whose name is given
     EPSILON_OF_ADAM = enum.auto()  # added before the bias of the moments is corrected
+    BIAS_OF_ADAM = enum.auto()  # of the moments, which is not corrected
     INITIAL_RMS = enum.auto()  # which is 1 in TF1
     SCHEDULE = enum.auto()  # the one that TF1 has, whose name is given
     MOMENTUM = enum.auto()  # of moving averages; with TF1's value

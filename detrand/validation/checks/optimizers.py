@@ -16,6 +16,7 @@ from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import (
     arguments_of_schedule,
     corrects_before_epsilon,
+    corrects_bias,
     has_hooks,
     has_hyperparameter,
     is_tf1_optimizer,
@@ -38,6 +39,7 @@ from detrand.validation.training.penalties import with_penalties
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, lines_of_optimizer, make_port_optimizer
 from detrand.validation.training.probe import (
     APPLIED,
+    BIAS_OF_ADAM,
     EPSILON_OF_ADAM,
     RATE,
     SIZES,
@@ -256,14 +258,27 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
         changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
     if whose := corrects_before_epsilon(optimizer):
         changes[EPSILON_OF_ADAM] = True
+    who_corrects = corrects_bias(optimizer)
     changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
     if rates_differ and not is_tf1_optimizer(optimizer):
         changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
-    needed = needed_changes(runner.migration, tf1, _counterparts(runner, optimizer, sliced), changes)
+    counterparts = _counterparts(runner, optimizer, sliced)
+    needed = needed_changes(runner.migration, tf1, counterparts, changes)
+    if not needed and who_corrects:
+        changes.pop(EPSILON_OF_ADAM, None)
+        needed = needed_changes(runner.migration, tf1, counterparts, {**changes, BIAS_OF_ADAM: True})
     causes = {} if in_gradients is None else {APPLIED: in_gradients}
     if whose:
         title, own_form = f"{whose}'s {EPSILON_OF_ADAM}", (OwnForm.EPSILON_OF_ADAM, "")
         causes[EPSILON_OF_ADAM] = Cause(title, _WITH_VALUE, own_form=own_form)
+    if who_corrects:
+        causes[BIAS_OF_ADAM] = Cause(
+            f"{who_corrects}'s {BIAS_OF_ADAM}",
+            "with the moments as they are in the port's optimizer, the updates agree",
+            remedy="subclass the port's optimizer with an update_step that multiplies the learning rate of step t, "
+            "from 1 on, by (1 - beta_1**t) / sqrt(1 - beta_2**t)",
+            own_form=(OwnForm.BIAS_OF_ADAM, ""),
+        )
     causes |= {name: of_hyperparameter(each)._replace(confirmed=_WITH_VALUE) for name, each in audited.items()}
     return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
 

@@ -490,6 +490,9 @@ class _Explanation:
         cause = cause_in_schedule(self.runner, rates, self.tf1.schedule.numbers)
         found = self.finding(part, self.lines_of(RATE), cause=cause)
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
+        if not self.parts.keys() & set(UPDATED):  # all updates that differ follow from the rates
+            for other in self.needed.others:
+                yield self.finding(part, self.lines_of("optimizer"), cause=other)
 
     def of_updates(self, part: _Part) -> Iterator[Finding]:
         """Yield what the port's optimizer needs, or else what explains the updates; nothing if the rates do.

@@ -39,6 +39,10 @@ _OWN_FORMS = {
     OwnForm.EPSILON_OF_ADAM: (
         "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))"
     ),
+    OwnForm.BIAS_OF_ADAM: (
+        "after optax.scale_by_adam, chain optax.scale_by_schedule(lambda step: (1 - b1 ** (step + 1)) / "
+        "jnp.sqrt(1 - b2 ** (step + 1))), and divide its epsilon by that root with optax.inject_hyperparams"
+    ),
     OwnForm.INITIAL_RMS: "pass initial_scale=1.0 to optax.rmsprop",
     OwnForm.SCHEDULE: "pass a schedule of optax to the port's optimizer that computes what {tf1} does in TF1",
     **{

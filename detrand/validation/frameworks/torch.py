@@ -66,6 +66,10 @@ _OWN_FORMS = {
     OwnForm.EPSILON_OF_ADAM: (
         "in step t, from 1 on, set the epsilon of PyTorch's Adam to TF1's / sqrt(1 - beta_2**t), in a step_pre_hook"
     ),
+    OwnForm.BIAS_OF_ADAM: (
+        "in step t, from 1 on, multiply the learning rate of PyTorch's Adam by (1 - beta_1**t) / sqrt(1 - beta_2**t), "
+        "divide its epsilon by this root, and the weight_decay of AdamW by the factor, in a step_pre_hook"
+    ),
     OwnForm.INITIAL_RMS: (
         "give each parameter a state before the first step: optimizer.state[each] = dict(step=torch.zeros(()), "
         "square_avg=torch.ones_like(each)), and zeros as momentum_buffer with a momentum, as grad_avg if centered"

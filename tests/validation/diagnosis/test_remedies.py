@@ -161,7 +161,7 @@ def test_the_momentum_of_moving_averages_is_that_of_the_framework():
 
 IN_BOTH = {
     *(OwnForm.CLIP_GLOBAL_NORM, OwnForm.CLIP_EACH_NORM, OwnForm.CLIP_ELEMENTS, OwnForm.EPSILON_OF_ADAM),
-    *(OwnForm.INITIAL_RMS, OwnForm.SCHEDULE),
+    *(OwnForm.BIAS_OF_ADAM, OwnForm.INITIAL_RMS, OwnForm.SCHEDULE),
     *(OwnForm.FROM_LOGITS, OwnForm.FROM_PROBABILITIES, OwnForm.EXCHANGE, OwnForm.SMOOTH_LABELS),
 }
 IN_FLAX = {OwnForm.FLATTEN}
