@@ -288,18 +288,20 @@ def schedule_with(schedule: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _maker(schedule: Any) -> Any:
+    if not inspect.isfunction(schedule) or schedule.__module__.split(".")[0] != "optax":
+        return None
     import optax
 
-    is_of_optax = inspect.isfunction(schedule) and schedule.__module__.split(".")[0] == "optax"
-    return getattr(optax, schedule.__qualname__.partition(".")[0], None) if is_of_optax else None
+    return getattr(optax, schedule.__qualname__.partition(".")[0], None)
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """Return what a function in Python takes from the function around it, by name."""
+    """Return what a function takes from the function around it, by name; nothing for what is no function in Python."""
     found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # of a name that has got no value
-            found[name] = cell.cell_contents
+    if inspect.isfunction(function):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # of a name that has got no value
+                found[name] = cell.cell_contents
     return found
 
 

@@ -209,17 +209,17 @@ def _scale_rate_in_keras3(optimizer: Any, method: str) -> None:
 
 def _without_bias_correction_in_torch(optimizer: Any) -> None:
     saved: list[dict[str, Any]] = []
-    numbers = itertools.count(1)
+    numbers, is_adamw = itertools.count(1), is_instance_of_loaded(optimizer, "torch", "optim.AdamW")
 
     def change(*_: Any) -> None:
         step = next(numbers)
         saved[:] = [{name: group[name] for name in ("lr", "eps", "weight_decay")} for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             first, second = (1 - beta**step for beta in group["betas"])
-            group["lr"] *= first / math.sqrt(second)
-            group["eps"] /= math.sqrt(second)
-            if group.get("decoupled_weight_decay"):
-                group["weight_decay"] *= math.sqrt(second) / first
+            factor = first / math.sqrt(second)
+            group.update(lr=group["lr"] * factor, eps=group["eps"] / math.sqrt(second))
+            if group.get("decoupled_weight_decay", is_adamw):
+                group["weight_decay"] /= factor
 
     def restore(*_: Any) -> None:
         for group, values in zip(optimizer.param_groups, saved, strict=True):

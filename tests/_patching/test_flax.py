@@ -1,5 +1,7 @@
 """Optimizers of optax: their hyperparameters by their names in Keras, and what they do with others."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,7 @@ def test_schedules_that_are_joined_have_their_own_arguments():
 
 def test_a_schedule_of_the_users_own_has_no_arguments():
     assert OptaxOptimizer(optax.sgd(schedule)).schedule is schedule
+    assert OptaxOptimizer(optax.scale_by_schedule(functools.partial(schedule))).schedule is None
     assert arguments_of_schedule(schedule) == {}
     assert OptaxOptimizer(optax.sgd(0.1)).schedule is None
 
