@@ -27,6 +27,7 @@ from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, 
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
+    OPTIMIZER_DIFFERS,
     UPDATED,
     causes_of_training,
 )
@@ -278,8 +279,11 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     if "outputs" in parts and _trains_variables_of_its_own(runner, differing):
         del parts["outputs"]
     titles = [*(each.title for each in of_penalties), *(cause.title for of in parts.values() for cause in of)]
-    findings = _Explanation(runner, tuple(differing.values()), parts).findings()
-    return tuple(dict.fromkeys(titles)), (*of_penalties, *findings)
+    findings = tuple(_Explanation(runner, tuple(differing.values()), parts).findings())
+    named = [each.title for each in findings]
+    if named and OPTIMIZER_DIFFERS not in named:  # what the updates alone do not show
+        titles = [each for title in titles for each in (named if title == OPTIMIZER_DIFFERS else [title])]
+    return tuple(dict.fromkeys(titles)), tuple(of_penalties) + findings
 
 
 def _as_one_loss(trained: _Trained) -> tuple[Training, Training, StepsComparison]:

@@ -70,7 +70,7 @@ _WITH_GRADIENTS = "with TF1's gradients, the updates agree"
 _STOPS = "what stops gradients, such as tf.stop_gradient or detach()"
 AVERAGES_OF_WEIGHTS = {WEIGHT_AVERAGES, UPDATES_OF_WEIGHT_AVERAGES}
 MOVING_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
-_OPTIMIZER_DIFFERS = (
+OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
     "momentum, Nesterov momentum, decay, the initial values of its slots (1 in tf.train.RMSPropOptimizer), or what it "
     "does to gradients, such as clipping"
@@ -384,7 +384,7 @@ def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
         yield Cause(f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does")
     elif FACTOR in tf1.lines and CLIPPING not in tf1.lines:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
-    yield Cause(_OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED)
+    yield Cause(OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED)
 
 
 def _clips_before_it_adds_slices(tf1: Training) -> bool:

@@ -205,11 +205,13 @@ def framework_of(name):
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_finding_says_that_the_port_corrects_the_bias(name):
     framework = framework_of(name)
-    (finding,) = detrand.validate(FAULTY[name](), checks=["training-steps"]).findings
+    report = detrand.validate(FAULTY[name](), checks=["training-steps"])
+    (finding,) = report.findings
     whose = f"{WHOSE[framework]}'s Adam"
     assert finding.title == f"{whose} corrects the bias of its moments, TF1's optimizer uses them as they are"
     assert finding.confirmed == "with the moments as they are in the port's optimizer, the updates agree"
     assert "(1 - b" in finding.remedy
+    assert report.checks[0].causes == (finding.title,)
 
 
 @pytest.mark.slow
