@@ -507,9 +507,18 @@ def adam_of_assignments(loss):
     return tf.group(*updates)
 
 
-def test_an_optimizer_of_assignments_is_not_said_to_change_gradients():
-    (finding,) = trained(adam_of_assignments, lambda: keras.optimizers.Adam(0.01, epsilon=1e-6)).findings
-    assert finding.title == "Keras's Adam corrects the bias of its moments, TF1's optimizer uses them as they are"
+@pytest.mark.parametrize(
+    ("beta", "title"),
+    [
+        (0.9, "Keras's Adam corrects the bias of its moments, TF1's optimizer uses them as they are"),
+        (0.8, "the optimizer or one of its hyperparameters differs"),
+    ],
+)
+def test_an_optimizer_of_assignments_is_not_said_to_change_gradients(beta, title):
+    check = trained(adam_of_assignments, lambda: keras.optimizers.Adam(0.01, beta_1=beta, epsilon=1e-6))
+    (finding,) = check.findings
+    assert finding.title.startswith(title), finding
+    assert check.causes == (finding.title,)
 
 
 def _twice(self, gradient, variable, learning_rate):
