@@ -40,7 +40,7 @@ def lines_run(function, threads=sys):
 def called_at(number, function, callback):
     """Call a function, and a callback at a line of detrand that it runs, counted from 0; return whether it ran so many.
 
-    The garbage collector calls finalizers so.
+    This is how the garbage collector calls finalizers.
     """
     numbers, is_called = itertools.count(), False
 

@@ -185,9 +185,10 @@ def cause_in_schedule(runner: Runner, rates: Mapping[int, float], numbers: Seque
 
 
 def _changed_schedules(schedule: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield an argument of a schedule or of one inside, in words, another value of it, its value, and the changed one.
+    """Yield, for each value that an argument could have instead, what `cause_in_schedule` says of it.
 
-    The schedule is called ``of``.
+    That is the argument in words, of the schedule, which is called ``of``, or of one inside; this value; the value that
+    it has; and the schedule with this value.
     """
     arguments = dict[str, Any]()
     with passing_over():  # a schedule of the user's may not show them
@@ -202,9 +203,10 @@ def _changed_schedules(schedule: Any, of: str, numbers: Sequence[float]) -> Iter
 
 
 def _other_values(value: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield what an argument of a schedule may be in place of its value, last, and before that what differs.
+    """Yield, for each value that could stand for a given one, what differs, and this value last.
 
-    That is no name, the other value and the value; or, of a schedule in the value, as `_changed_schedules` yields it.
+    What differs is an argument in words, and its two values, if the given value contains a schedule, as of
+    `_changed_schedules`; else no words, and the two values themselves.
     """
     if isinstance(value, bool):
         yield "", not value, value, not value
