@@ -108,14 +108,20 @@ OPTIMIZER_CONSTRUCTORS = (
     Target("tensorflow.python.training.moving_averages", "ExponentialMovingAverage.__init__", ("self",)),
 )
 
-# The base class of schedules has no constructor.
-SCHEDULE_CONSTRUCTORS = tuple(
-    Target(f"{package}.src.optimizers.schedules.learning_rate_schedule", f"{name}.__init__", ("self",))
-    for package in ("keras", "tf_keras")
-    for name in (
-        *("ExponentialDecay", "PiecewiseConstantDecay", "PolynomialDecay", "InverseTimeDecay"),
-        *("CosineDecay", "CosineDecayRestarts"),
-    )
+# The base class of Keras's schedules has no constructor, and not all of PyTorch's call that of theirs.
+SCHEDULE_CONSTRUCTORS = (
+    *(
+        Target(f"{package}.src.optimizers.schedules.learning_rate_schedule", f"{name}.__init__", ("self",))
+        for package in ("keras", "tf_keras")
+        for name in (
+            *("ExponentialDecay", "PiecewiseConstantDecay", "PolynomialDecay", "InverseTimeDecay"),
+            *("CosineDecay", "CosineDecayRestarts"),
+        )
+    ),
+    *(
+        Target("torch.optim.lr_scheduler", f"{name}.__init__", ("self",))
+        for name in ("LRScheduler", "SequentialLR", "ChainedScheduler")
+    ),
 )
 
 # An op on symbolic tensors is an object of a functional model, as a layer is.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from detrand._patching import flax
+from detrand._patching import flax, torch
 from detrand._patching.flax import OptaxOptimizer
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.patches import Target
@@ -326,7 +326,9 @@ def learning_rate_of(optimizer: Any) -> Any:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Return the function that computes an optimizer's learning rate; None if it has none."""
+    """Return the schedule of an optimizer's learning rate, a function or one of PyTorch; None if it has none."""
+    if is_torch_optimizer(optimizer):
+        return torch.schedule_of(optimizer)
     if isinstance(optimizer, OptaxOptimizer):
         return optimizer.schedule
     rates = getattr(optimizer, "_learning_rate", None), getattr(optimizer, "learning_rate", None)
@@ -334,13 +336,17 @@ def schedule_of(optimizer: Any) -> Any:
 
 
 def arguments_of_schedule(schedule: Any) -> dict[str, Any]:
-    """Return the arguments of a schedule of Keras or optax; none of a schedule that does not show them."""
+    """Return the arguments of a schedule of Keras, PyTorch or optax; none of a schedule that does not show them."""
+    if torch.is_schedule(schedule):
+        return torch.arguments_of_schedule(schedule)
     is_of_keras = hasattr(schedule, "get_config")
     return dict(schedule.get_config()) if is_of_keras else flax.arguments_of_schedule(schedule)
 
 
 def schedule_with(schedule: Any, arguments: dict[str, Any]) -> Any:
-    """Return a schedule of the same kind with other arguments."""
+    """Return a schedule of the same kind with other arguments, a function of the step."""
+    if torch.is_schedule(schedule):
+        return torch.ChangedSchedule(schedule, arguments)
     is_of_keras = hasattr(schedule, "from_config")
     return type(schedule).from_config(arguments) if is_of_keras else flax.schedule_with(schedule, arguments)
 

@@ -6,7 +6,7 @@ port's optimizer needs after one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,14 +14,12 @@ import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import (
-    arguments_of_schedule,
     corrects_before_epsilon,
     corrects_bias,
     has_hooks,
     has_hyperparameter,
     is_tf1_optimizer,
     schedule_of,
-    schedule_with,
 )
 from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
@@ -31,7 +29,6 @@ from detrand.validation.checks.penalties import decays_as_losses
 from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, of_clipping, of_rates
-from detrand.validation.programs.port import as_array
 from detrand.validation.results import Finding, OwnForm, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.clipping import NOT_CLIPPED, AppliedStep, Clipping, clipping_of, factor_of
@@ -50,10 +47,10 @@ from detrand.validation.training.probe import (
     rates_that_differ,
     steps_that_differ,
 )
+from detrand.validation.training.schedules import changed_to_tf1
 from detrand.validation.training.steps import FACTOR, Training, train_step_of
 from detrand.variables.sources import named_variables
 
-_SAME_RATE = 1e-6  # relative
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
 _WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
 
@@ -151,7 +148,7 @@ def _likely(
         confirmed = "where the learning rates are equal, the updates agree" if port.training is not None else ""
         tf1_rates = {each: probe.rates[each] for each in port.rates}
         cause = of_rates(step, tf1_rates, port.rates, tf1.schedule.function)
-        cause = cause_in_schedule(runner, tf1_rates, tf1.schedule.numbers) or cause
+        cause = cause_in_schedule(runner, tf1_rates, port.rates, tf1.schedule.numbers) or cause
         cause = cause._replace(confirmed=needed.rate if port.updates_differ else confirmed)
         return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
@@ -165,63 +162,17 @@ def _likely(
     return port.updates_differ[0], "updates", ("", ""), needed.beside(of_updates) or of_updates
 
 
-def cause_in_schedule(runner: Runner, rates: Mapping[int, float], numbers: Sequence[float]) -> Cause | None:
-    """Return the argument of the port's schedule with another value of which it computes TF1's rates; None for none.
-
-    The value is the other flag, or one of the numbers from which TF1 computes its rates.
-    """
+def cause_in_schedule(
+    runner: Runner, tf1: Mapping[int, float], port: Mapping[int, float], numbers: Sequence[float]
+) -> Cause | None:
+    """Return the value in the port's schedule that differs, given the rates by step, and the numbers of TF1's rate."""
     if len(numbers) < 2:  # TF1's rate is one number
         return None
-    schedule = None
-    with passing_over():  # the user's function may raise
-        schedule = schedule_of(make_port_optimizer(runner.migration))
-    for argument, other, value, changed in _changed_schedules(schedule, "the learning-rate schedule", numbers):
-        computed: list[float] = []
-        with passing_over():  # it may not compute with the value
-            computed = [float(as_array(changed(step))) for step in rates]
-        if computed and np.allclose(computed, [*rates.values()], rtol=_SAME_RATE, atol=0):
-            return of_values(argument, other, value, "with TF1's value, the port's schedule computes TF1's rates")
+    with passing_over():  # functions of the user may raise
+        changed = changed_to_tf1(schedule_of(make_port_optimizer(runner.migration)), tf1, port, numbers)
+        confirmed = "with TF1's value, the port's schedule computes TF1's rates"
+        return None if changed is None else of_values(changed.what, changed.tf1, changed.port, confirmed)
     return None
-
-
-def _changed_schedules(schedule: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield, for each value that an argument could have instead, what `cause_in_schedule` says of it.
-
-    That is the argument in words, of the schedule, which is called ``of``, or of one inside; this value; the value that
-    it has; and the schedule with this value.
-    """
-    arguments = dict[str, Any]()
-    with passing_over():  # a schedule of the user's may not show them
-        arguments = arguments_of_schedule(schedule)
-    for name, value in arguments.items():
-        for inside, other, before, replaced in _other_values(value, of, numbers):
-            changed = None
-            with passing_over():  # it may refuse the value
-                changed = schedule_with(schedule, {**arguments, name: replaced})
-            if changed is not None:
-                yield inside or f"argument {name} of {of}", other, before, changed
-
-
-def _other_values(value: Any, of: str, numbers: Sequence[float]) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield, for each value that could stand for a given one, what differs, and this value last.
-
-    What differs is an argument in words, and its two values, if the given value contains a schedule, as of
-    `_changed_schedules`; else no words, and the two values themselves.
-    """
-    if isinstance(value, bool):
-        yield "", not value, value, not value
-    elif isinstance(value, (int, float)):
-        for number in numbers:
-            if number != value and type(value)(number) == number:
-                yield "", type(value)(number), value, type(value)(number)
-    elif isinstance(value, (list, tuple)):
-        for position, each in enumerate(value):
-            for inside, other, before, replaced in _other_values(each, of, numbers):
-                whole = [*value[:position], replaced, *value[position + 1 :]]
-                yield (inside, other, before, whole) if inside else ("", whole, value, whole)
-    elif callable(value):
-        kind = getattr(value, "__qualname__", type(value).__name__).partition(".")[0]
-        yield from _changed_schedules(value, f"{kind} in {of}", numbers)
 
 
 class Needed(NamedTuple):

@@ -490,8 +490,11 @@ class _Explanation:
         return found or [self.finding(part, self.lines_of_variable(part.variable))]
 
     def of_rate(self, part: _Part) -> Iterator[Finding]:
-        rates = {number: float(step[RATE]) for number, step in enumerate(self.tf1.steps)}
-        cause = cause_in_schedule(self.runner, rates, self.tf1.schedule.numbers)
+        tf1, port = (
+            {number: float(step[RATE]) for number, step in enumerate(each.steps)}
+            for each in (self.tf1, self.trained[0].port)
+        )
+        cause = cause_in_schedule(self.runner, tf1, port, self.tf1.schedule.numbers)
         found = self.finding(part, self.lines_of(RATE), cause=cause)
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
         if not self.parts.keys() & set(UPDATED):  # all updates that differ follow from the rates

@@ -9,5 +9,6 @@
 - `compare`: the comparison of two trainings, with the tolerance of each kind of value.
 - `clipping`: what is done to gradients before they are applied, read from what is applied.
 - `probe`: both optimizers with gradients and steps that a short training does not reach.
+- `schedules`: the value in the port's schedule with which it computes TF1's learning rates.
 - `noise`: how far rounding moves the numbers of TF1's training.
 """

@@ -748,7 +748,7 @@ def test_a_schedule_that_differs_after_the_training_is_found():
         return v1.train.GradientDescentOptimizer(rate)
 
     report = validate(trained(port_optimizer, tf1_optimizer), checks=["training-steps"])
-    assert titles(report) == ["learning rate differs in step 300: 0.01 (TF1), 0.1 (port)"]
+    assert titles(report) == ["argument milestones of the learning-rate schedule differs: [300] (TF1), [350] (port)"]
 
 
 class FrozenHead(Images):
