@@ -6,8 +6,8 @@
 - ``init [FILE]`` writes a migration file to begin with.
 - ``explain [SYMPTOM]`` prints what a finding or an error means, and what to change.
 
-It exits with 0 if nothing differs, 1 if something does, and 2 if it could not run; then one line on the standard error
-stream says why.
+It exits with 0 if nothing differs, 1 if something does, and 2 if it could not run, or not for each migration; then a
+line on the standard error stream says why.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import detrand
+from detrand.arguments import and_more
 from detrand.changes import Changes
 from detrand.errors import ArgumentError, DetrandError
 from detrand.files import printing, written_whole
@@ -56,16 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with needed_by(f"`{options.command}`"), _log_printed() if options.traceback else contextlib.nullcontext():
             return options.run(options)
     except DetrandError as error:
-        if options.traceback:
-            traceback.print_exception(error)
-        # The message of an ArgumentError says all that there is to say.
-        more = "" if type(error) is ArgumentError else f" (detrand explain {type(error).__name__})"
-        print(f"detrand: {' '.join(str(error).split())}{more}", file=sys.stderr)
+        _print_error(error, options)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
         print("detrand: interrupted", file=sys.stderr)
         exec("")  # where the interrupt has ended an `exec` of text, as imports have, Python would exit with 130
         return COULD_NOT_RUN
+
+
+def _print_error(error: DetrandError, options: argparse.Namespace) -> None:
+    if options.traceback:
+        traceback.print_exception(error)
+    # The message of an ArgumentError says all that there is to say.
+    more = "" if type(error) is ArgumentError else f" (detrand explain {type(error).__name__})"
+    print(f"detrand: {' '.join(str(error).split())}{more}", file=sys.stderr)
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
@@ -222,7 +227,7 @@ def _validate(options: argparse.Namespace) -> int:
         for migration, checks in zip(migrations, selected, strict=True):
             console.print(f"{migration.name}: {', '.join(checks)}", highlight=False, markup=False, soft_wrap=True)
         return PASSED
-    reports, is_interrupted = [], False
+    reports, not_run, is_interrupted = [], list[str](), False
     for migration, checks in zip(migrations, selected, strict=True):
         if not checks:  # none of them failed before
             continue
@@ -237,6 +242,14 @@ def _validate(options: argparse.Namespace) -> int:
             )
         except ValidationInterrupted as interrupt:
             report, is_interrupted = interrupt.report, True
+        except DetrandError as error:  # which is no reason to lose the reports of the other migrations
+            if len(migrations) == 1:
+                raise
+            _print_error(error, options)
+            not_run.append(migration.name)
+            if options.exitfirst:
+                break
+            continue
         reports.append(report)
         if options.quiet:
             render_verdict(report, console)
@@ -246,9 +259,14 @@ def _validate(options: argparse.Namespace) -> int:
             break
     if len(reports) > 1 and not options.quiet:
         render_overview(reports, console)
-    _write_reports(reports, options, console)
+    if reports:
+        _write_reports(reports, options, console)
     if is_interrupted:
         raise KeyboardInterrupt
+    if not_run:
+        of_all = f"{len(not_run)} of {len(migrations)} migrations"
+        print(f"detrand: the checks of {of_all} could not run: {and_more(not_run, 4)}", file=sys.stderr)
+        return COULD_NOT_RUN
     verdicts = {"passed", "inconclusive"} if options.allow_inconclusive else {"passed"}
     return PASSED if verdict_of(reports) in verdicts else FAILED
 

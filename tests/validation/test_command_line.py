@@ -127,6 +127,23 @@ def test_command_line_that_cannot_run_says_why_in_one_line(migration_file, locat
     assert said.err.count("\n") == 1
 
 
+def test_a_migration_that_cannot_run_is_no_reason_to_lose_the_others(migration_file, tmp_path, capsys):
+    unequal = "inputs=np.ones((4, 2), np.float32), name='unequal')"
+    migration_file.write_text(f"{MIGRATION_FILE}\nunequal = dataclasses.replace(migration, {unequal}\n")
+    report = tmp_path / "report.json"
+    locations = [f"{migration_file}:{name}" for name in ("unequal", "faulty")]
+    arguments = ["--check", "variables-match", "--json", str(report)]
+    assert main(["validate", *locations, *arguments]) == COULD_NOT_RUN
+    said = capsys.readouterr()
+    why, in_the_end = said.err.splitlines()
+    assert why.startswith("detrand: the TF1 program of unequal cannot be run: ")
+    assert in_the_end == "detrand: the checks of 1 of 2 migrations could not run: unequal"
+    assert "checks failed; first: variables-match" in said.out
+    assert [each["name"] for each in json.loads(report.read_text())["migrations"]] == ["tf1"]
+    assert main(["validate", "-x", *locations, *arguments]) == COULD_NOT_RUN
+    assert "variables-match" not in capsys.readouterr().out
+
+
 def test_named_checks_are_all_that_run(migration_file, capsys):
     faulty = f"{migration_file}:faulty"
     assert main(["validate", faulty, "--check", "random-inference", "--check", "variables-match"]) == FAILED
