@@ -87,33 +87,35 @@ def _changed_schedules(schedule: Any, of: str, numbers: Sequence[float]) -> Iter
 def _changed_functions(function: Any, of: str, numbers: Sequence[float]) -> Iterator[Changed]:
     """Yield a function of the user's with one of the numbers in place of each number that it uses.
 
-    These are the numbers in its code, and in the variables that it takes from the functions around it.
+    These are the numbers in its code, in its defaults, and in the variables that it takes from the functions around it.
     """
-    code, around = function.__code__, tuple[Any, ...]()
+    code, variables = function.__code__, dict[str, Any]()
     with passing_over():  # a variable may have no value yet
-        around = tuple(cell.cell_contents for cell in function.__closure__ or ())
-    if len(around) < len(code.co_freevars):
+        variables = {
+            name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+        }
+    if len(variables) < len(code.co_freevars):
         return
+    parameters = inspect.signature(function).parameters.values()
+    variables |= {each.name: each.default for each in parameters if each.default is not each.empty}
 
-    def changed(constants: Sequence[Any], values: Sequence[Any]) -> Any:
-        made = FunctionType(
-            code.replace(co_consts=tuple(constants)),
-            function.__globals__,
-            argdefs=function.__defaults__,
-            closure=tuple(map(CellType, values)),
+    def changed(constants: Sequence[Any], variables: Mapping[str, Any]) -> Any:
+        cells = tuple(CellType(variables[name]) for name in code.co_freevars)
+        made = FunctionType(code.replace(co_consts=tuple(constants)), function.__globals__, closure=cells)
+        made.__defaults__ = tuple(
+            variables[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY and each.name in variables
         )
-        made.__kwdefaults__ = function.__kwdefaults__
+        made.__kwdefaults__ = {name: variables[name] for name in function.__kwdefaults__ or ()}
         return made
 
     for position, value in enumerate(code.co_consts):
         for each in () if isinstance(value, bool) else _changed_values(value, of, numbers):
             constants = [*code.co_consts[:position], each.result, *code.co_consts[position + 1 :]]
-            yield each._replace(what=f"number in {of}", result=changed(constants, around))
-    for position, value in enumerate(around):
+            yield each._replace(what=f"number in {of}", result=changed(constants, variables))
+    for name, value in variables.items():
         for each in () if _is_of_user(value) else _changed_values(value, of, numbers):
-            what = each.what or f"{code.co_freevars[position]} in {of}"
-            values = [*around[:position], each.result, *around[position + 1 :]]
-            yield each._replace(what=what, result=changed(code.co_consts, values))
+            result = changed(code.co_consts, {**variables, name: each.result})
+            yield each._replace(what=each.what or f"{name} in {of}", result=result)
 
 
 def _is_of_user(function: Any) -> bool:

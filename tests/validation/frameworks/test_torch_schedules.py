@@ -23,6 +23,10 @@ def smooth(step):
     return 0.1 * 0.96 ** (step / 1000)
 
 
+def fifths(step):
+    return [0.1, 0.02, 0.004][sum(step > each for each in (299, 599))]
+
+
 def boundaries(step):
     return [0.1, 0.01, 0.001][sum(step > each for each in (299, 599))]
 
@@ -53,10 +57,10 @@ def warmed_up(step):
             ("argument milestones of the learning-rate schedule", [300, 600], [300, 650]),
         ),
         (
-            lambda optimizer: schedules.MultiStepLR(optimizer, [300, 600], 0.2),
-            boundaries,
-            [0.1, 0.01, 0.001, 299, 599],
-            ("argument gamma of the learning-rate schedule", 0.1, 0.2),
+            lambda optimizer: schedules.MultiStepLR(optimizer, [300, 600], 0.3),
+            fifths,
+            [0.1, 0.02, 0.004, 299, 599],
+            ("argument gamma of the learning-rate schedule", 0.2, 0.3),
         ),
         (
             lambda optimizer: schedules.LambdaLR(optimizer, lambda step: 0.94 ** (step / 1000)),

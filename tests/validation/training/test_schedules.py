@@ -59,6 +59,18 @@ def staircase(steps=100, share=0.5):
             ("steps in the learning-rate schedule", 100, 200),
         ),
         (
+            lambda step, share=0.94: 0.1 * share ** (step / 100),
+            decaying(0.1, 0.96, 100),
+            [0.1, 0.96, 100],
+            ("share in the learning-rate schedule", 0.96, 0.94),
+        ),
+        (
+            lambda step, rate=0.1, *, steps=200: rate * 0.96 ** (step / steps),
+            decaying(0.1, 0.96, 100),
+            [0.1, 0.96, 100],
+            ("steps in the learning-rate schedule", 100, 200),
+        ),
+        (
             WarmUp(staircase(), 5),
             warmed_up,
             [0.1, 0.5, 100, 4, 1],
@@ -71,7 +83,7 @@ def staircase(steps=100, share=0.5):
             ("argument decay_rate of ExponentialDecay in the learning-rate schedule", 0.5, 0.4),
         ),
     ],
-    ids=["number", "variable", "attribute", "inside"],
+    ids=["number", "variable", "default", "default of a keyword", "attribute", "inside"],
 )
 def test_the_value_in_a_schedule_of_the_users_is_named(schedule, tf1, numbers, expected):
     assert named(schedule, tf1, numbers) == expected
