@@ -242,7 +242,8 @@ def _each_once(texts: Mapping[str, str], remark: str = "") -> list[str]:
 
 def _in_one_line(unguided: _Trained, counted: _Trained) -> str:
     drifts = counted.comparison and not unguided.comparison
-    drift = f"; left to itself, the port drifts: {unguided.comparison.summary}" if drifts else ""
+    without = "without TF1's variables at the start of each step, rounding adds up"
+    drift = f"; {without}: {unguided.comparison.summary}" if drifts else ""
     by_rounding = "; as far as rounding moves TF1's own training" if drifts and counted.noise is not None else ""
     return f"{counted.comparison.summary}{by_rounding}{drift}"
 

@@ -137,7 +137,7 @@ def test_rounding_that_an_optimizer_amplifies_is_no_fault():
         port_optimizer=lambda: keras.optimizers.Adam(0.05, epsilon=1e-8),
     )
     assert found.ok, found.details
-    assert re.search(r"; left to itself, the port drifts: .*; first: step 0, weights\['hidden/bias'\]", found.summary)
+    assert re.search(r"; without .*, rounding adds up: .*; first: step 0, weights\['hidden/bias'\]", found.summary)
     assert not found.trainings["eagerly, left to itself"]
 
 
@@ -145,7 +145,7 @@ def test_rounding_that_an_optimizer_amplifies_is_no_fault():
 def test_a_training_begins_with_the_initial_values_of_tf1():
     found = check(port=shim(initializer=v1.ones_initializer()), metrics={"mean": mean_logit})
     assert found.ok, found.details
-    assert not any(each in found.summary for each in ("weight decay", "replica", "left to itself"))
+    assert not any(each in found.summary for each in ("weight decay", "replica", "rounding adds up"))
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_fault_that_a_small_learning_rate_hides_is_found(tf1_optimizer, port_o
     assert found.causes[0] == cause
     for way in ("eagerly", "in a tf.function"):
         assert first_divergence(found, way)[1] == "updates['kernel']"
-    assert "left to itself" not in found.summary
+    assert "rounding adds up" not in found.summary
 
 
 @pytest.mark.slow
