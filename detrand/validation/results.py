@@ -82,6 +82,9 @@ class OwnForm(enum.Enum):
     EXCHANGE = enum.auto()  # labels and outputs of a loss
     SMOOTH_LABELS = enum.auto()  # with TF1's value
     BATCH_FIRST = enum.auto()  # in a layer
+    CHANNELS_OF_BLOCK = enum.auto()  # which an op moves to space, or back
+    RADIUS_OF_RESPONSES = enum.auto()  # of a local response normalization; with TF1's value
+    ALPHA_OF_RESPONSES = enum.auto()  # the same
     FLATTEN_AXES = enum.auto()  # in TF1's order, which is known
     UNFLATTEN_AXES = enum.auto()
     FLATTEN = enum.auto()  # with the axes in TF1's order

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ from detrand.validation.diagnosis.op_kinds import (
     padded_window,
     slopes_of_leaky_relus,
 )
-from detrand.validation.frameworks.traces import CONVOLUTIONS, POOLINGS, TracedOp, Value
+from detrand.validation.frameworks.traces import CONVOLUTIONS, ORDER_OF_CHANNELS, POOLINGS, TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
@@ -72,6 +72,8 @@ _ATTRIBUTES = {
     "attribute transpose_a": "transposition of the input",
     "attribute align_corners": "alignment of corners in a resize",
     "attribute half_pixel_centers": "pixel centers in a resize",
+    f"attribute {ORDER_OF_CHANNELS}": "order of the channels of a block",
+    "attribute block_size": "size of the blocks",
 }
 # Names of attributes that mean something else in other ops.
 _ATTRIBUTES_OF = {
@@ -79,6 +81,13 @@ _ATTRIBUTES_OF = {
     ("LRN", "attribute alpha"): "alpha of the local response normalization",
     ("LRN", "attribute beta"): "beta of the local response normalization",
     ("LRN", "attribute bias"): "bias of the local response normalization",
+    ("LRN", "attribute depth_radius"): "depth radius of the local response normalization",
+}
+_OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
+    "attribute half_pixel_centers": OwnForm.PIXEL_CENTERS,
+    f"attribute {ORDER_OF_CHANNELS}": OwnForm.CHANNELS_OF_BLOCK,
+    "attribute depth_radius": OwnForm.RADIUS_OF_RESPONSES,
+    ("LRN", "attribute alpha"): OwnForm.ALPHA_OF_RESPONSES,
 }
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
@@ -250,8 +259,8 @@ def _attributes(divergence: Divergence) -> Iterator[Cause]:
                 if name == _PADDING
                 else of_values(words, tf1, port, fault=fault)
             )
-            is_of_centers = name == "attribute half_pixel_centers"
-            yield cause._replace(own_form=(OwnForm.PIXEL_CENTERS, tf1)) if is_of_centers else cause
+            form = _OWN_FORMS.get((divergence.types[0], name)) or _OWN_FORMS.get(name)
+            yield cause._replace(own_form=(form, tf1)) if form else cause
 
 
 def _mode_of(*, port_trains: bool) -> Fault:
@@ -521,7 +530,7 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
     elif words and arrays is not None and all(map(_is_uniform, arrays)):
         yield of_values(words, *(f"{array.flat[0]:.6g}" for array in arrays))
     elif words and arrays is not None and min(arrays[0].size, arrays[1].size) > 1 and arrays[1].dtype.kind == "f":
-        yield Cause(f"{words} differs: {_how_arrays_differ(*arrays)}")
+        yield Cause(f"{words} differs: {_how_arrays_differ(*arrays)}", remedy="compute the array as TF1 does")
     elif words and divergence.attribute:
         texts = zip((divergence.tf1, divergence.port), divergence.attributes[divergence.attribute], strict=True)
         yield of_values(words, *(_in_one_number(op, text) for op, text in texts))

@@ -27,6 +27,8 @@ from detrand.validation.frameworks.traces import (
     GATHERS,
     IN_FUNCTION,
     MOST_ELEMENTS,
+    OF_TENSORFLOW,
+    ORDER_OF_CHANNELS,
     POOLINGS,
     Trace,
     TracedOp,
@@ -92,6 +94,8 @@ def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[s
     ignored = {attr.name for attr in op.op_def.attr if "func" in attr.type} | _IGNORED_ATTRIBUTES | _not_felt(op)
     names = [attr.name for attr in op.op_def.attr if attr.name not in ignored]
     found = {f"attribute {name}": _attribute(op, name) for name in names}
+    if op.type in ("DepthToSpace", "SpaceToDepth"):
+        found[f"attribute {ORDER_OF_CHANNELS}"] = OF_TENSORFLOW
     return found | {name: text_of_constant(array) for name, array in constants.items()}
 
 

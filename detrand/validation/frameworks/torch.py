@@ -42,6 +42,13 @@ _OWN_FORMS = {
     OwnForm.PIXEL_CENTERS: (
         "PyTorch has no align_corners=False of TF1: compute the positions as TF1 does, without the half pixel"
     ),
+    OwnForm.CHANNELS_OF_BLOCK: (
+        "put the channels of each block of size r in TF1's order: x.unflatten(1, (r * r, -1)).transpose(1, 2)"
+        ".flatten(1, 2) before pixel_shuffle, x.unflatten(1, (-1, r * r)).transpose(1, 2).flatten(1, 2) after "
+        "pixel_unshuffle"
+    ),
+    OwnForm.RADIUS_OF_RESPONSES: "use size = 2 * {tf1} + 1 in the port, whose window has this size",
+    OwnForm.ALPHA_OF_RESPONSES: "use alpha = {tf1} * size in the port: PyTorch divides it by the size of the window",
     OwnForm.FROM_LOGITS: (
         "in the port, call torch.nn.functional.cross_entropy or binary_cross_entropy_with_logits, which read logits"
     ),

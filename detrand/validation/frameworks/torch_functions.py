@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from detrand.validation.frameworks.traces import NoStepsError
+from detrand.validation.frameworks.traces import OF_TENSORFLOW, ORDER_OF_CHANNELS, NoStepsError
 from detrand.validation.frameworks.windows import (
     as_attribute,
     dilated,
@@ -93,7 +93,7 @@ TYPES = {
     **{"stack": "Pack", "unbind": "Unpack", "detach": "StopGradient", "data": "StopGradient", "pad": "PadV2"},
     **{"flip": "ReverseV2", "roll": "Roll", "repeat": "Tile", "tile": "Tile", "gather": "GatherV2"},
     **{"index_select": "GatherV2", "one_hot": "OneHot", "argmax": "ArgMax", "argmin": "ArgMin", "cumsum": "Cumsum"},
-    **{"pixel_shuffle": "DepthToSpace", "pixel_unshuffle": "SpaceToDepth", "setitem": "TensorScatterUpdate"},
+    "setitem": "TensorScatterUpdate",
 }
 # Functions that draw random numbers.
 DRAWS = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "multinomial"}
@@ -357,6 +357,22 @@ def _batch_norm(
     )
 
 
+def _local_response_norm(
+    step: Step, input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """Divide by a power of a sum: TF1 multiplies the sum over a window by alpha, and PyTorch the mean."""
+    if size % 2 == 0 or input.dim() != 4:
+        raise NoStepsError
+
+    def normalized(of: Attributes, x: Any) -> Any:
+        window = 2 * int(of["depth_radius"]) + 1
+        return F.local_response_norm(x, window, float(of["alpha"]) * window, float(of["beta"]), float(of["bias"]))
+
+    numbers = {"alpha": alpha / size, "beta": beta, "bias": k}
+    attributes = {"depth_radius": str(size // 2), **{name: f"{number:.7g}" for name, number in numbers.items()}}
+    return step("LRN", normalized, input, attributes=attributes, layouts=_IMAGES)
+
+
 # Convolutions, pooling and resizing.
 
 
@@ -410,6 +426,31 @@ def _convolution(count: int) -> Callable[..., Any]:
 
 def _to_channels(x: Any, bias: Any) -> Any:
     return x + bias.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def _pixel_shuffle(step: Step, input: Any, upscale_factor: int) -> Any:
+    def shuffled(of: Attributes, x: Any) -> Any:
+        block = int(of["block_size"])
+        if of[ORDER_OF_CHANNELS] == OF_TENSORFLOW:
+            x = x.unflatten(1, (block**2, -1)).transpose(1, 2).flatten(1, 2)
+        return F.pixel_shuffle(x, block)
+
+    return step("DepthToSpace", shuffled, input, attributes=_of_block(upscale_factor), layouts=_IMAGES)
+
+
+def _pixel_unshuffle(step: Step, input: Any, downscale_factor: int) -> Any:
+    def unshuffled(of: Attributes, x: Any) -> Any:
+        block = int(of["block_size"])
+        x = F.pixel_unshuffle(x, block)
+        if of[ORDER_OF_CHANNELS] == OF_TENSORFLOW:
+            x = x.unflatten(1, (-1, block**2)).transpose(1, 2).flatten(1, 2)
+        return x
+
+    return step("SpaceToDepth", unshuffled, input, attributes=_of_block(downscale_factor), layouts=_IMAGES)
+
+
+def _of_block(size: int) -> Attributes:
+    return {"block_size": str(size), ORDER_OF_CHANNELS: "channel, row, column"}
 
 
 def _transposed(count: int) -> Callable[..., Any]:
@@ -779,7 +820,8 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     **{"norm": _norm_of_tensor, "linalg_vector_norm": _norm, "logsigmoid": _log_sigmoid, "log_sigmoid": _log_sigmoid},
     **{"gelu": _gelu, "masked_fill": _masked_fill, "linear": _linear, "addmm": _addmm, "embedding": _embedding},
     **{"normalize": _normalize, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
-    **{"group_norm": _group_norm, "instance_norm": _instance_norm},
+    **{"group_norm": _group_norm, "instance_norm": _instance_norm, "local_response_norm": _local_response_norm},
+    **{"pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle},
     **{f"conv{count}d": _convolution(count) for count in (1, 2, 3)},
     **{f"conv_transpose{count}d": _transposed(count) for count in (1, 2, 3)},
     **{f"max_pool{count}d": _max_pool(count) for count in (1, 2, 3)},

@@ -125,6 +125,10 @@ FUNCTIONS = {
         HEADS,
         ["StridedSlice", "StridedSlice", "scaled_dot_product_attention"],
     ),
+    "pixel shuffle": (lambda x: functional.pixel_shuffle(x, 2), numbers(2, 12, 4, 4), ["DepthToSpace"]),
+    "pixel unshuffle": (lambda x: functional.pixel_unshuffle(x, 2), IMAGES, ["SpaceToDepth"]),
+    "local response norm": (lambda x: functional.local_response_norm(x, 3, 0.5, 0.6, 2.0), IMAGES, ["LRN"]),
+    "even local response norm": (lambda x: functional.local_response_norm(x, 2), IMAGES, ["local_response_norm"]),
     "normalize": (functional.normalize, ROWS, ["Square", "Sum", "Maximum", "Rsqrt", "Mul"]),
     "instance norm": (functional.instance_norm, IMAGES, STANDARDIZED),
     "group norm": (lambda x: functional.group_norm(x, 3), numbers(2, 6, 4, 4), STANDARDIZED),
@@ -287,6 +291,34 @@ def test_a_resize_that_is_substituted_is_that_of_tensorflow(mode, align_corners,
     function = {"bilinear": tf.raw_ops.ResizeBilinear, "nearest": tf.raw_ops.ResizeNearestNeighbor}[mode]
     expected = function(images=IMAGES.transpose(0, 2, 3, 1), size=(13, 5), **flags).numpy()
     np.testing.assert_allclose(trace.values[resize.name].array, expected.transpose(0, 3, 1, 2), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "expected"),
+    [
+        (lambda x: functional.pixel_shuffle(x, 2), numbers(2, 12, 4, 4), lambda x: tf.nn.depth_to_space(x, 2)),
+        (lambda x: functional.pixel_unshuffle(x, 2), IMAGES, lambda x: tf.nn.space_to_depth(x, 2)),
+    ],
+    ids=["shuffle", "unshuffle"],
+)
+def test_an_order_of_channels_that_is_substituted_is_that_of_tensorflow(function, inputs, expected):
+    port = traced(Calls(function), inputs)
+    (op,) = (op for op in port.ops.values() if "attribute order of channels" in op.attributes)
+    trace = port.run(Substitution(attributes={op.name: {"order of channels": "row, column, channel"}}))
+    of_tensorflow = expected(inputs.transpose(0, 2, 3, 1)).numpy()
+    np.testing.assert_array_equal(trace.values[op.name].array, of_tensorflow.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "given", [{"depth_radius": 2}, {"alpha": 0.25}, {"beta": 0.6}, {"bias": 3.0}], ids=lambda given: next(iter(given))
+)
+def test_a_number_of_a_response_normalization_that_is_substituted_is_that_of_tensorflow(given):
+    port = traced(Calls(lambda x: functional.local_response_norm(x, 3, 0.9, 0.5, 2.0)), IMAGES)
+    (op,) = (op for op in port.ops.values() if op.type == "LRN")
+    trace = port.run(Substitution(attributes={op.name: {name: str(value) for name, value in given.items()}}))
+    arguments = {"depth_radius": 1, "alpha": 0.3, "beta": 0.5, "bias": 2.0, **given}
+    expected = tf.nn.local_response_normalization(IMAGES.transpose(0, 2, 3, 1), **arguments).numpy()
+    np.testing.assert_allclose(trace.values[op.name].array, expected.transpose(0, 3, 1, 2), 1e-5, 1e-6)
 
 
 def test_a_resize_to_nearest_pixels_keeps_float64():
