@@ -83,6 +83,7 @@ class OwnForm(enum.Enum):
     SMOOTH_LABELS = enum.auto()  # with TF1's value
     BATCH_FIRST = enum.auto()  # in a layer
     CHANNELS_OF_BLOCK = enum.auto()  # which an op moves to space, or back
+    VARIANCE_OF_ALL = enum.auto()  # elements, and not of a sample
     RADIUS_OF_RESPONSES = enum.auto()  # of a local response normalization; with TF1's value
     ALPHA_OF_RESPONSES = enum.auto()  # the same
     FLATTEN_AXES = enum.auto()  # in TF1's order, which is known

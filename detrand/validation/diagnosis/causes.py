@@ -53,7 +53,7 @@ from detrand.validation.diagnosis.op_kinds import (
     padded_window,
     slopes_of_leaky_relus,
 )
-from detrand.validation.frameworks.traces import CONVOLUTIONS, ORDER_OF_CHANNELS, POOLINGS, TracedOp, Value
+from detrand.validation.frameworks.traces import CONVOLUTIONS, DIVISOR, ORDER_OF_CHANNELS, POOLINGS, TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
@@ -74,6 +74,7 @@ _ATTRIBUTES = {
     "attribute half_pixel_centers": "pixel centers in a resize",
     f"attribute {ORDER_OF_CHANNELS}": "order of the channels of a block",
     "attribute block_size": "size of the blocks",
+    f"attribute {DIVISOR}": "divisor of the variance of n elements",
 }
 # Names of attributes that mean something else in other ops.
 _ATTRIBUTES_OF = {
@@ -86,6 +87,7 @@ _ATTRIBUTES_OF = {
 _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
     "attribute half_pixel_centers": OwnForm.PIXEL_CENTERS,
     f"attribute {ORDER_OF_CHANNELS}": OwnForm.CHANNELS_OF_BLOCK,
+    f"attribute {DIVISOR}": OwnForm.VARIANCE_OF_ALL,
     "attribute depth_radius": OwnForm.RADIUS_OF_RESPONSES,
     ("LRN", "attribute alpha"): OwnForm.ALPHA_OF_RESPONSES,
 }

@@ -24,9 +24,11 @@ from detrand.validation.diagnosis.loops import unrolled
 from detrand.validation.frameworks.traces import (
     CONVOLUTIONS,
     DILATED,
+    DIVISOR,
     GATHERS,
     IN_FUNCTION,
     MOST_ELEMENTS,
+    OF_ALL,
     OF_TENSORFLOW,
     ORDER_OF_CHANNELS,
     POOLINGS,
@@ -96,6 +98,8 @@ def _attributes(op: tf.Operation, constants: Mapping[str, np.ndarray]) -> dict[s
     found = {f"attribute {name}": _attribute(op, name) for name in names}
     if op.type in ("DepthToSpace", "SpaceToDepth"):
         found[f"attribute {ORDER_OF_CHANNELS}"] = OF_TENSORFLOW
+    if op.type == "Mean":
+        found[f"attribute {DIVISOR}"] = OF_ALL
     return found | {name: text_of_constant(array) for name, array in constants.items()}
 
 

@@ -47,6 +47,7 @@ _OWN_FORMS = {
         ".flatten(1, 2) before pixel_shuffle, x.unflatten(1, (-1, r * r)).transpose(1, 2).flatten(1, 2) after "
         "pixel_unshuffle"
     ),
+    OwnForm.VARIANCE_OF_ALL: "pass correction=0 to var or std in the port, whose default is 1",
     OwnForm.RADIUS_OF_RESPONSES: "use size = 2 * {tf1} + 1 in the port, whose window has this size",
     OwnForm.ALPHA_OF_RESPONSES: "use alpha = {tf1} * size in the port: PyTorch divides it by the size of the window",
     OwnForm.FROM_LOGITS: (

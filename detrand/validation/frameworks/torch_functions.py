@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from detrand.validation.frameworks.traces import OF_TENSORFLOW, ORDER_OF_CHANNELS, NoStepsError
+from detrand.validation.frameworks.traces import (
+    DIVISOR,
+    OF_ALL,
+    OF_TENSORFLOW,
+    ORDER_OF_CHANNELS,
+    NoStepsError,
+)
 from detrand.validation.frameworks.windows import (
     as_attribute,
     dilated,
@@ -127,6 +133,34 @@ def _sum(step: Step, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return step("Sum", lambda x, axes: torch.sum(x, axes, keepdim), input, _axes(input, dim))
 
 
+def _variance(
+    step: Step, input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    variance, _ = _variance_and_mean(step, input, dim, unbiased, keepdim, correction=correction)
+    return variance
+
+
+def _variance_and_mean(
+    step: Step, input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
+    correction, axes = unbiased if correction is None else correction, _axes(input, dim)
+    mean = step("Mean", lambda x, axes: torch.mean(x, axes, keepdim=True), input, axes)
+    squares = step("SquaredDifference", lambda x, y: (x - y) ** 2, input, mean)
+
+    def averaged(of: Attributes, x: Any, axes: Sequence[int]) -> Any:
+        count = math.prod(x.shape[axis] for axis in axes)
+        return torch.sum(x, axes, keepdim) / (count - float(of[DIVISOR].removeprefix(OF_ALL).removeprefix(" - ") or 0))
+
+    attributes = {DIVISOR: f"{OF_ALL} - {correction:g}" if correction else OF_ALL}
+    variance = step("Mean", averaged, squares, axes, attributes=attributes)
+    return variance, mean if keepdim else step("Reshape", lambda x: x.reshape(variance.shape), mean)
+
+
+def _deviation(step: Step, *args: Any, **kwargs: Any) -> Any:
+    return step("Sqrt", torch.sqrt, _variance(step, *args, **kwargs))
+
+
 def _amax(step: Step, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return step("Max", lambda x, axes: torch.amax(x, axes, keepdim), input, _axes(input, dim or None))
 
@@ -206,6 +240,16 @@ def _leaky_relu(step: Step, input: Any, negative_slope: float = 0.01, inplace: b
 
 def _silu(step: Step, input: Any, inplace: bool = False) -> Any:
     return step("Mul", torch.mul, input, step("Sigmoid", torch.sigmoid, input))
+
+
+def _softplus(step: Step, input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    if beta == 1:
+        return step("Softplus", F.softplus, input)
+    return step("RealDiv", torch.div, step("Softplus", F.softplus, step("Mul", torch.mul, input, beta)), beta)
+
+
+def _hard_sigmoid(step: Step, input: Any, inplace: bool = False) -> Any:
+    return _clamp(step, step("AddV2", torch.add, step("Mul", torch.mul, input, 1 / 6), 0.5), 0.0, 1.0)
 
 
 def _clamp(step: Step, input: Any, min: Any = None, max: Any = None) -> Any:
@@ -813,6 +857,8 @@ STEPS: Mapping[str, Callable[..., Any]] = {
         if _FUNCTIONS[other]
     },
     **{"mean": _mean, "sum": _sum, "amax": _amax, "softmax": _softmax, "log_softmax": _log_softmax},
+    **{"var": _variance, "var_mean": _variance_and_mean, "std": _deviation},
+    **{"softplus": _softplus, "hardsigmoid": _hard_sigmoid},
     **{"broadcast_tensors": _broadcast_tensors, "copy": _copy},
     **{"leaky_relu": _leaky_relu, "silu": _silu, "clamp": _clamp, "clip": _clamp, "hardtanh": _hardtanh},
     **{"getitem": _getitem, "where": _where, "clamp_min": _clamp, "clamp_max": _clamp_max, "amin": _amin},

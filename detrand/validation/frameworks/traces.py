@@ -27,6 +27,8 @@ IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
 DILATED = "dilated by other ops"  # among the attributes of an op that TensorFlow dilates so
+# What a mean divides the sum of n elements by, as an attribute.
+DIVISOR, OF_ALL = "divisor", "n"
 # The order in which ops that move elements between channels and space have those of a block, as an attribute.
 ORDER_OF_CHANNELS, OF_TENSORFLOW = "order of channels", "row, column, channel"
 GATHERS = ("ResourceGather", "ResourceGatherNd")

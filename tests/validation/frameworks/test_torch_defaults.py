@@ -1,4 +1,4 @@
-"""Functions of PyTorch that compute across the channels of images in another way than TF1's, and their remedies."""
+"""Functions of PyTorch that compute in another way than those of TF1 that they replace, and their remedies."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,28 @@ def of_tf1(x, size):
     return x.unflatten(1, (size * size, -1)).transpose(1, 2).flatten(1, 2)
 
 
+def standardized(x):
+    mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+    return (x - mean) / tf.sqrt(variance + 0.001)
+
+
+def standardized_by(**arguments):
+    def function(x):
+        variance = x.var((2, 3), keepdim=True, **arguments)
+        return (x - x.mean((2, 3), keepdim=True)) / torch.sqrt(variance + 0.001)
+
+    return function
+
+
 CASES = {
+    "variance": (
+        standardized,
+        standardized_by(),
+        standardized_by(correction=0),
+        (6, 6),
+        "divisor of the variance of n elements differs: n (TF1), n - 1 (port)",
+        "pass correction=0 to var or std in the port, whose default is 1",
+    ),
     "shuffle": (
         lambda x: tf.nn.depth_to_space(x, 2),
         lambda x: functional.pixel_shuffle(x, 2),
@@ -86,7 +107,7 @@ CASES = {
 
 @pytest.mark.slow_except("unshuffle")
 @pytest.mark.parametrize("name", CASES)
-def test_what_differs_across_channels_is_named(name):
+def test_what_a_function_does_by_default_is_named(name):
     of_tf1, of_port, _, widths, title, remedy = CASES[name]
     (finding,) = findings(of_tf1, of_port, widths)
     assert finding.title == title
