@@ -202,6 +202,8 @@ def causes(
         return (_of_layer_order(divergence.layer_order),)
     if divergence is not None and divergence.is_swap and (exchanged := tuple(_exchanged(divergence))):
         return exchanged
+    if divergence is not None and (shapes := tuple(_shapes(divergence))):
+        return shapes
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))
@@ -426,6 +428,32 @@ def differing_constants(divergence: Divergence) -> tuple[float, float] | None:
 _REARRANGE = MOVES - {"Reshape", "Tile"}
 
 
+def _shapes(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the shapes of an array before its elements are moved, if the programs give it different ones.
+
+    An image of other axes has a cause of its own.
+    """
+    is_image = any(each.own_form for each in _arrangement(divergence))
+    if not divergence.confirmed or divergence.attribute or is_image:
+        return
+    order = divergence.tf1.constants.get("input 1") if divergence.tf1 and divergence.tf1.type == "Transpose" else None
+    then = "" if order is None else f", and transpose it to {tuple(map(int, order))} then"
+    sources, port_value = divergence.sources, divergence.values[1]
+    in_port = [*sources[1], *([] if port_value is None else [port_value])]
+    for tf1, port in itertools.product(sources[0], in_port):
+        sizes = [[size for size in each.shape if size > 1] for each in (tf1, port)]
+        if tf1.size == port.size and len(tf1.shape) == len(port.shape) and sizes[0] != sizes[1]:
+            pair = tf1.paired_with(port)
+            if _are_close(*pair) and np.ptp(pair[0]) > 0:
+                yield _of_shapes(tf1.shape, port.shape, then)
+                return
+
+
+def _of_shapes(tf1: tuple[int, ...], port: tuple[int, ...], then: str = "") -> Cause:
+    remedy = f"give the array TF1's shape in the port{then}"
+    return of_values("shape of an array", tf1, port, fault=Fault.AXES, remedy=remedy)
+
+
 def _arrangement(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the elements of an array are rearranged: by the op itself, or by an op before it."""
     (tf1_value, port_value), (tf1_sources, port_sources) = divergence.values, divergence.sources
@@ -456,7 +484,11 @@ def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray |
         is_flattened = port.ndim < source.ndim
         whole, other = (source, port) if is_flattened else (port, source)
         for axes in itertools.permutations(range(whole.ndim)) if other.ndim < whole.ndim <= _MOST_AXES else ():
-            if _are_close(whole.transpose(axes).reshape(-1), other.reshape(-1)):
+            arranged = whole.transpose(axes)
+            if _are_close(arranged.reshape(-1), other.reshape(-1)):
+                if not is_flattened and tf1.ndim == whole.ndim and tf1.shape not in (whole.shape, arranged.shape):
+                    yield _of_shapes(tf1.shape, arranged.shape)
+                    return
                 what = "that are flattened" if is_flattened else "that a flat one becomes"
                 form, order = OwnForm.FLATTEN_AXES if is_flattened else OwnForm.UNFLATTEN_AXES, tuple(range(whole.ndim))
                 cause = of_values(f"order of the axes {what}", order, axes, fault=Fault.AXES, remedy=use_order(order))
@@ -472,7 +504,8 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[Tr
                 words = f"{who} flattens an array with its axes in a different order"
                 is_port = who == "the port"
                 own_form = (OwnForm.FLATTEN, "") if is_port else None
-                remedy = f"transpose it to {axes} in the port before it is flattened" if is_port else ""
+                remedy = f"transpose it to {axes} in the port before it is flattened"
+                remedy = remedy if is_port else f"transpose the array to {axes} in the port, as TF1 does"
                 title = f"{words}: transposed to {axes}, it agrees"
                 yield Cause(title, fault=Fault.AXES, remedy=remedy, own_form=own_form)
         return
@@ -769,7 +802,12 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     with_axes = computed[0] - _ELEMENTWISE - _JOINING
-    if with_axes and computed[0] == computed[1] and len(transposes[0]) != len(transposes[1]):
+    if (
+        with_axes.isdisjoint(("MatMul", "Einsum"))
+        and with_axes
+        and computed[0] == computed[1]
+        and len(transposes[0]) != len(transposes[1])
+    ):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
         names = and_more(sorted(with_axes), 3)
         remedy = f"compute {names} along TF1's axis"

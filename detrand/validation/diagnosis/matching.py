@@ -549,6 +549,15 @@ class TraceComparison:
         same_type = (each for each in self.tf1.trace.ops.values() if each.type == op.type)
         return [each for each in same_type if not taken.isdisjoint((name, n) for n, name in enumerate(each.inputs))]
 
+    def takes_alike(self, tf1_op: TracedOp, port_op: TracedOp) -> bool:
+        """Return whether two ops take the same tensors, as far as that is known: not of ops in functions."""
+        if IN_FUNCTION in port_op.name:
+            return True
+        return all(
+            one in self.port.matched.get(other, ()) or IN_FUNCTION in one
+            for one, other in zip(tf1_op.inputs[:1], port_op.inputs[:1], strict=False)
+        )
+
     def suspects(self, ends: tuple[str | None, str | None]) -> Iterator[tuple[TracedOp, TracedOp]]:
         """Yield ops of one kind, one of each program, whose attributes may make the difference.
 
@@ -593,6 +602,8 @@ class TraceComparison:
             takers = [op for op in self.tf1.diverged if ends[0] in op.inputs]
             of_type = [op for op in takers if taker and op.type == self.port.trace.ops[taker].type]
             tf1_op, port_op = (of_type[0], self.port.trace.ops[taker]) if of_type else (tf1_op, port_op)
+        if tf1_op is not None and suspects is None:
+            port_op = self._in_place_of_transposition(tf1_op) or port_op
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
@@ -626,6 +637,16 @@ class TraceComparison:
             operands=(_operands(tf1, tf1_op), _operands(port, port_op)),
             producer=producer,
         )
+
+    def _in_place_of_transposition(self, tf1_op: TracedOp) -> TracedOp | None:
+        """Return the port's op that gives an array at once the shape to which an op of TF1 transposes it."""
+        value = self.tf1.value(tf1_op) if tf1_op.type == "Transpose" else None
+        for name in self.tf1.matched.get(tf1_op.inputs[0], ()) if value is not None else ():
+            op = self.port.trace.ops.get(op_of(name))
+            reshaped = self.port.value(op) if op is not None and op.type == "Reshape" else None
+            if reshaped is not None and value is not None and reshaped.shape == value.shape:
+                return op
+        return None
 
     def _drawing(self, regions: _Regions) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first ops of two regions that take random numbers; see `Divergence.drawing`."""
