@@ -434,10 +434,14 @@ def _shapes(divergence: Divergence) -> Iterator[Cause]:
     An image of other axes has a cause of its own.
     """
     is_image = any(each.own_form for each in _arrangement(divergence))
-    if not divergence.confirmed or divergence.attribute or is_image:
+    if not divergence.confirmed or is_image:
         return
-    order = divergence.tf1.constants.get("input 1") if divergence.tf1 and divergence.tf1.type == "Transpose" else None
-    then = "" if order is None else f", and transpose it to {tuple(map(int, order))} then"
+    constant, then = divergence.tf1.constants.get("input 1") if divergence.tf1 else None, ""
+    if constant is not None and divergence.types[0] == "Transpose":
+        then = f", and transpose it to {tuple(map(int, constant))} then"
+    elif divergence.attribute == "input 1":
+        argument = name_of_argument(divergence.tf1, 1)
+        then = f", and use TF1's {_ARGUMENTS.get(argument, argument)} then: {divergence.attributes['input 1'][0]}"
     sources, port_value = divergence.sources, divergence.values[1]
     in_port = [*sources[1], *([] if port_value is None else [port_value])]
     for tf1, port in itertools.product(sources[0], in_port):
