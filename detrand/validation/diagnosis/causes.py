@@ -88,7 +88,7 @@ _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
     "attribute half_pixel_centers": OwnForm.PIXEL_CENTERS,
     f"attribute {ORDER_OF_CHANNELS}": OwnForm.CHANNELS_OF_BLOCK,
     f"attribute {DIVISOR}": OwnForm.VARIANCE_OF_ALL,
-    "attribute depth_radius": OwnForm.RADIUS_OF_RESPONSES,
+    ("LRN", "attribute depth_radius"): OwnForm.RADIUS_OF_RESPONSES,
     ("LRN", "attribute alpha"): OwnForm.ALPHA_OF_RESPONSES,
 }
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
@@ -429,9 +429,9 @@ _REARRANGE = MOVES - {"Reshape", "Tile"}
 
 
 def _shapes(divergence: Divergence) -> Iterator[Cause]:
-    """Yield the shapes of an array before its elements are moved, if the programs give it different ones.
+    """Yield the two shapes of an array that the programs give different ones, and whose elements move then.
 
-    An image of other axes has a cause of its own.
+    An image with a different order of axes has a cause of its own.
     """
     is_image = any(each.own_form for each in _arrangement(divergence))
     if not divergence.confirmed or is_image:
@@ -448,7 +448,7 @@ def _shapes(divergence: Divergence) -> Iterator[Cause]:
         sizes = [[size for size in each.shape if size > 1] for each in (tf1, port)]
         if tf1.size == port.size and len(tf1.shape) == len(port.shape) and sizes[0] != sizes[1]:
             pair = tf1.paired_with(port)
-            if _are_close(*pair) and np.ptp(pair[0]) > 0:
+            if _are_close(*pair) and (pair[0] != pair[0][:1]).any():
                 yield _of_shapes(tf1.shape, port.shape, then)
                 return
 
@@ -806,12 +806,8 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     with_axes = computed[0] - _ELEMENTWISE - _JOINING
-    if (
-        with_axes.isdisjoint(("MatMul", "Einsum"))
-        and with_axes
-        and computed[0] == computed[1]
-        and len(transposes[0]) != len(transposes[1])
-    ):
+    is_alike = computed[0] == computed[1] and with_axes.isdisjoint(("MatMul", "Einsum"))  # their axes are moved anyway
+    if with_axes and is_alike and len(transposes[0]) != len(transposes[1]):
         words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
         names = and_more(sorted(with_axes), 3)
         remedy = f"compute {names} along TF1's axis"

@@ -81,6 +81,26 @@ def test_heads_that_are_split_alike_are_none():
     assert not findings(attention, lambda: Attention(as_tf1, as_tf1, as_tf1))
 
 
+def masked(x, training):
+    mask = tf.transpose(tf.reshape(x > 0, [-1, 6, 2, 4]), [0, 2, 1, 3])
+    return tf.cast(mask, tf.float32) * v1.get_variable("scale", (2, 6, 4), initializer=v1.ones_initializer())
+
+
+class Masked(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scale = self.add_weight(shape=(2, 6, 4), initializer="ones", name="scale")
+
+    def call(self, x, training=False):
+        return ops.cast(ops.reshape(x > 0, (-1, 2, 6, 4)), "float32") * self.scale
+
+
+@pytest.mark.slow
+def test_a_mask_has_a_shape_too():
+    (finding,) = findings(masked, Masked)
+    assert finding.title == "shape of an array differs: (3, 6, 2, 4) (TF1), (3, 2, 6, 4) (port)"
+
+
 def maxout(x, training):
     return dense(tf.reduce_max(tf.reshape(dense(x, 16, "hidden"), [-1, 8, 2]), 2), 4, "out")
 
