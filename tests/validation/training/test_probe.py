@@ -813,7 +813,7 @@ def test_rates_that_a_function_of_the_port_computes_are_confirmed():
 
     tf1_optimizer = scheduled(lambda step: v1.train.exponential_decay(0.1, step, 1, 0.25))
     (finding,) = checked(tf1_optimizer, sgd(Halved)).findings
-    assert finding.title == "learning rate differs in step 1: 0.025 (TF1), 0.05 (port)"
+    assert finding.title == "number in the learning-rate schedule differs: 0.25 (TF1), 0.5 (port)"
     assert finding.confirmed == WITH_VALUE
 
 
