@@ -74,7 +74,6 @@ def _cosine(tf1: np.ndarray, port: np.ndarray) -> np.ndarray:
 
 def _top(count: int, tf1: np.ndarray, port: np.ndarray) -> np.ndarray:
     """Return the share of each TF1 vector's greatest elements that are among the port's; the first of equal ones."""
-    count = min(count, tf1.shape[-1])
     of_tf1, of_port = (np.argsort(-each, axis=-1, kind="stable")[:, :count] for each in (tf1, port))
     return (of_tf1[:, :, None] == of_port[:, None, :]).any(axis=-1).mean(axis=-1)
 
