@@ -439,6 +439,8 @@ def _shapes(divergence: Divergence) -> Iterator[Cause]:
     constant, then = divergence.tf1.constants.get("input 1") if divergence.tf1 else None, ""
     if constant is not None and divergence.types[0] == "Transpose":
         then = f", and transpose it to {tuple(map(int, constant))} then"
+    elif divergence.types[1] == "Transpose":
+        then = ", and leave out the transposition there"
     elif divergence.attribute == "input 1":
         argument = name_of_argument(divergence.tf1, 1)
         then = f", and use TF1's {_ARGUMENTS.get(argument, argument)} then: {divergence.attributes['input 1'][0]}"
