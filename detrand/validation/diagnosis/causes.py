@@ -510,8 +510,8 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[Tr
                 words = f"{who} flattens an array with its axes in a different order"
                 is_port = who == "the port"
                 own_form = (OwnForm.FLATTEN, "") if is_port else None
-                remedy = f"transpose it to {axes} in the port before it is flattened"
-                remedy = remedy if is_port else f"transpose the array to {axes} in the port, as TF1 does"
+                order = axes if is_port else tuple(map(int, np.argsort(axes)))
+                remedy = f"transpose it to {order} in the port before it is flattened"
                 title = f"{words}: transposed to {axes}, it agrees"
                 yield Cause(title, fault=Fault.AXES, remedy=remedy, own_form=own_form)
         return

@@ -291,7 +291,7 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
             {"values": (Value.of(ARRAY), Value.of(ARRAY.transpose(0, 2, 1).reshape(-1))), "confirmed": ""},
             "TF1 flattens an array with its axes in a different order: transposed to (0, 2, 1), it agrees",
-            "",
+            "transpose it to (0, 2, 1) in the port before it is flattened",
             None,
         ),
         (
