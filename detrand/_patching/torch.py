@@ -47,7 +47,9 @@ def is_schedule(candidate: Any) -> bool:
 def arguments_of_schedule(schedule: Any) -> dict[str, Any]:
     """Return the arguments of a schedule of ``torch.optim.lr_scheduler``; none if it does not keep all of them."""
     found = {}
-    for name in inspect.signature(type(schedule)).parameters.keys() - {"optimizer", "last_epoch", "verbose"}:
+    for name in inspect.signature(type(schedule)).parameters:
+        if name in ("optimizer", "last_epoch", "verbose"):
+            continue
         kept = [each for each in (name, f"_{name}", f"{name}s") if hasattr(schedule, each)]
         if not kept:
             return {}

@@ -429,12 +429,8 @@ _REARRANGE = MOVES - {"Reshape", "Tile"}
 
 
 def _shapes(divergence: Divergence) -> Iterator[Cause]:
-    """Yield the two shapes of an array that the programs give different ones, and whose elements move then.
-
-    An image with a different order of axes has a cause of its own.
-    """
-    is_image = any(each.own_form for each in _arrangement(divergence))
-    if not divergence.confirmed or is_image:
+    """Yield the shapes of an array that both programs hold in one order, if they are different."""
+    if not divergence.confirmed:
         return
     constant, then = divergence.tf1.constants.get("input 1") if divergence.tf1 else None, ""
     if constant is not None and divergence.types[0] == "Transpose":

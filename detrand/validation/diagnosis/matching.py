@@ -550,7 +550,7 @@ class TraceComparison:
         return [each for each in same_type if not taken.isdisjoint((name, n) for n, name in enumerate(each.inputs))]
 
     def takes_alike(self, tf1_op: TracedOp, port_op: TracedOp) -> bool:
-        """Return whether two ops take the same tensors, as far as that is known: not of ops in functions."""
+        """Return whether two ops take the same tensor first; True in functions, of whose tensors that is not known."""
         if IN_FUNCTION in port_op.name:
             return True
         return all(

@@ -640,7 +640,11 @@ class _Search:
         self, state: TraceComparison, done: Substitution, ends: tuple[str | None, str | None], most: int
     ) -> tuple[Trial, TraceComparison] | None:
         """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
-        found = [(a, b) for a, b in state.suspects(ends) if a.type != "Transpose" or state.takes_alike(a, b)]
+        found = [
+            (a, b)
+            for a, b in state.suspects(ends)
+            if a.type != "Transpose" or state.takes_alike(a, b)  # orders of axes of different tensors say nothing
+        ]
         pairs = {(a.name, b.name): (_aligned(a, b), b) for a, b in found}.values()
         differing = [(*pair, name) for pair in pairs for name in differing_attributes(*pair)]
         for suspects in differing[:_MOST_RUNS]:

@@ -1,4 +1,4 @@
-"""Functions of PyTorch that compute in another way than those of TF1 that they replace, and their remedies."""
+"""Functions of PyTorch that by default differ from those of TF1 that they replace, and their remedies."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,6 @@
 """The value in a schedule of PyTorch that differs from TF1's: an argument, or a number in a function."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, validate
+from detrand._patching.torch import arguments_of_schedule
 from detrand.validation.training.schedules import changed_to_tf1
 
 torch = pytest.importorskip("torch")
@@ -107,6 +109,14 @@ def made(make):
 
 def rate_of(optimizer):
     return float(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("name", ["StepLR", "LinearLR", "CosineAnnealingWarmRestarts", "PolynomialLR"])
+def test_arguments_are_tried_in_their_order(name):
+    kind = getattr(schedules, name)
+    given = [each for each in inspect.signature(kind).parameters if each not in ("optimizer", "last_epoch")]
+    _, schedule = made(lambda optimizer: kind(optimizer, *([2] if name[0] in "SC" else [])))
+    assert list(arguments_of_schedule(schedule)) == given
 
 
 def test_a_schedule_that_does_not_step_each_time_has_none():
