@@ -32,7 +32,7 @@ def source_of(function: Any) -> Callable[..., Any]:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Return the schedule of ``torch.optim.lr_scheduler`` that hooks on an optimizer's steps use; None if not one."""
+    """Return the schedule that hooks after an optimizer's steps use; None if they use none, or several."""
     hooks = filter(inspect.isfunction, optimizer._optimizer_step_post_hooks.values())
     used = [each for hook in hooks for names in inspect.getclosurevars(hook)[:2] for each in names.values()]
     schedules = {id(each): each for each in used if is_schedule(each)}
@@ -59,7 +59,7 @@ def arguments_of_schedule(schedule: Any) -> dict[str, Any]:
 
 
 class ChangedSchedule:
-    """The learning rate of each step by a schedule like a given one, with other arguments, that steps each time."""
+    """A schedule like a given one with other arguments, as a function of the step; it steps after each update."""
 
     def __init__(self, schedule: Any, arguments: Mapping[str, Any]) -> None:
         self._schedule, self._arguments = schedule, arguments

@@ -434,12 +434,12 @@ def _shapes(divergence: Divergence) -> Iterator[Cause]:
         return
     constant, then = divergence.tf1.constants.get("input 1") if divergence.tf1 else None, ""
     if constant is not None and divergence.types[0] == "Transpose":
-        then = f", and transpose it to {tuple(map(int, constant))} then"
+        then = f", and then transpose it to {tuple(map(int, constant))}"
     elif divergence.types[1] == "Transpose":
         then = ", and leave out the transposition there"
     elif divergence.attribute == "input 1":
         argument = name_of_argument(divergence.tf1, 1)
-        then = f", and use TF1's {_ARGUMENTS.get(argument, argument)} then: {divergence.attributes['input 1'][0]}"
+        then = f", and then use TF1's {_ARGUMENTS.get(argument, argument)}: {divergence.attributes['input 1'][0]}"
     sources, port_value = divergence.sources, divergence.values[1]
     in_port = [*sources[1], *([] if port_value is None else [port_value])]
     for tf1, port in itertools.product(sources[0], in_port):

@@ -39,7 +39,7 @@ class Changed(NamedTuple):
 def changed_to_tf1(
     schedule: Any, tf1: Mapping[int, float], port: Mapping[int, float], numbers: Sequence[float]
 ) -> Changed | None:
-    """Return what a different value makes compute TF1's rates, given by step; None if nothing, or if it is not clear.
+    """Return the value with whose change a schedule computes TF1's rates, which are given by step; None for none.
 
     The different value is the other flag, one of the numbers from which TF1 computes its rates, the ratio of two of
     these, or the step after one of these: Keras and TF1 change the rate after a boundary, PyTorch and optax at it.
