@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from detrand._patching.patches import parameters_of
 from detrand._patching.tensorflow import (
     STATEFUL_KERNELS,
     STATELESS_KERNELS,
@@ -63,9 +64,22 @@ def _first_seeds(seed: int, block: int) -> np.ndarray:
 
 
 def draw(
-    op_type: str, original: Callable[..., Any], node: OpNode | None, seeds: tuple[int, int], arguments: dict[str, Any]
+    op_type: str,
+    original: Callable[..., Any],
+    node: OpNode | None,
+    seeds: tuple[int, int],
+    args: tuple[Any, ...],
+    arguments: dict[str, Any],
 ) -> Any:
     """Draw what an op draws in the run that its op node has come to; in run 0 if it has none.
+
+    Args:
+      op_type: the op's type.
+      original: the op.
+      node: its op node, if any.
+      seeds: its seeds.
+      args: its first arguments, at least one, without the seeds.
+      arguments: its other arguments, by name.
 
     Raises:
       StepMismatchError: if an op that is drawn in a session had different attributes in the node's first run.
@@ -74,7 +88,7 @@ def draw(
         state = node.kept
         if type(state) is not _State:
             node.kept = state = _State(seeds, node.counter)
-        return STATEFUL[op_type](state.handle, state.algorithm, **arguments)
+        return STATEFUL[op_type](state.handle, state.algorithm, *args, **arguments)
     seed, op_seed = seeds
     kernel = STATELESS.get(op_type)
     if kernel is not None:
@@ -84,13 +98,15 @@ def draw(
         else:
             node.kept = None  # a variable that this draw does not move on
             counter = eager_tensor(np.array((node.counter & UINT64, op_seed & UINT64), np.uint64))
-        arguments["key"], arguments["counter"], arguments["alg"] = key, counter, algorithm
-        return kernel(**arguments)
+        return kernel(args[0], key, counter, algorithm, *args[1:], **arguments)
     if node is None and op_type in STATELESS_IN_RUN_0:
-        kernel = STATELESS_IN_RUN_0[op_type]
         arguments["seed"] = eager_tensor(_first_seeds(seed, op_seed // 1024)[op_seed % 1024])
-        return _recorded_as(op_type, kernel, arguments)
-    return _draw_in_session(op_type, original, node, {**arguments, "seed": seed, "seed2": op_seed})
+        return _recorded_as(op_type, STATELESS_IN_RUN_0[op_type], *args, **arguments)
+    arguments.update(zip(_parameters_of(original), args, strict=False), seed=seed, seed2=op_seed)
+    return _draw_in_session(op_type, original, node, arguments)
+
+
+_parameters_of = functools.lru_cache(parameters_of)
 
 
 class _State:
@@ -113,21 +129,25 @@ def _stateful_algorithm() -> tf.Tensor:
     return tf.constant(PHILOX_ALGORITHM, tf.int64)
 
 
-def _recorded_as(op_type: str, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _recorded_as(op_type: str, kernel: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
     """Draw with a stateless kernel what gradient tapes take for the output of an op that has no gradient."""
     if not is_recording():
-        return kernel(**arguments)
-    _convert_tensors(arguments)
+        return kernel(*args, **arguments)
+    args, arguments = tuple(map(_as_tensor, args)), _as_tensors(arguments)
     with no_recording():
-        outputs = kernel(**arguments)
-    record_gradient(op_type, list(filter(tf.is_tensor, arguments.values())), (), tf.nest.flatten(outputs))
+        outputs = kernel(*args, **arguments)
+    inputs = list(filter(tf.is_tensor, (*args, *arguments.values())))
+    record_gradient(op_type, inputs, (), tf.nest.flatten(outputs))
     return outputs
 
 
-def _convert_tensors(arguments: dict[str, Any]) -> None:
-    for name, value in arguments.items():
-        if tf.is_tensor(value):
-            arguments[name] = tf.convert_to_tensor(value)
+def _as_tensors(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: _as_tensor(value) for name, value in arguments.items()}
+
+
+def _as_tensor(value: Any) -> Any:
+    """Return the value of a variable, or anything else as it is."""
+    return tf.convert_to_tensor(value) if tf.is_tensor(value) else value
 
 
 def _of_each(shape: Any, parameter: Any) -> Any:
@@ -143,12 +163,13 @@ def _of_each(shape: Any, parameter: Any) -> Any:
     return eager_tensor(np.array((*dimensions, *more), dimensions.dtype))
 
 
-def _gamma(shape: Any, alpha: Any, **arguments: Any) -> tf.Tensor:
-    return STATELESS_KERNELS.stateless_random_gamma_v3(shape=_of_each(shape, alpha), alpha=alpha, **arguments)
+def _gamma(shape: Any, key: Any, counter: Any, algorithm: Any, alpha: Any, **arguments: Any) -> tf.Tensor:
+    shape = _of_each(shape, alpha)
+    return STATELESS_KERNELS.stateless_random_gamma_v3(shape, key, counter, algorithm, alpha, **arguments)
 
 
-def _shuffle(**arguments: Any) -> tf.Tensor:
-    return _recorded_as("RandomShuffle", STATELESS_KERNELS.stateless_shuffle, arguments)
+def _shuffle(*args: Any, **arguments: Any) -> tf.Tensor:
+    return _recorded_as("RandomShuffle", STATELESS_KERNELS.stateless_shuffle, *args, **arguments)
 
 
 STATELESS: dict[str, Callable[..., tf.Tensor]] = {
@@ -161,11 +182,11 @@ STATELESS: dict[str, Callable[..., tf.Tensor]] = {
 }
 
 
-def _integers(handle: Any, algorithm: tf.Tensor, *, minval: Any, maxval: Any, **arguments: Any) -> tf.Tensor:
+def _integers(handle: Any, algorithm: tf.Tensor, shape: Any, minval: Any, maxval: Any, **arguments: Any) -> tf.Tensor:
     if not (isinstance(minval, tf.Tensor) and isinstance(maxval, tf.Tensor)):  # the kernel takes ints for int64
         dtype = next((each.dtype for each in (minval, maxval) if tf.is_tensor(each)), None)
         minval, maxval = (tf.convert_to_tensor(each, dtype) for each in (minval, maxval))
-    return STATEFUL_KERNELS.stateful_uniform_int(handle, algorithm, minval=minval, maxval=maxval, **arguments)
+    return STATEFUL_KERNELS.stateful_uniform_int(handle, algorithm, shape, minval, maxval, **arguments)
 
 
 # Each moves the counter in a variable on by what the stateful op of TensorFlow 1 reserves.
@@ -192,7 +213,7 @@ STATELESS_IN_RUN_0: dict[str, Callable[..., Any]] = {
 
 def _draw_in_session(op_type: str, original: Callable[..., Any], node: OpNode | None, arguments: dict[str, Any]) -> Any:
     if node is None or node.kept is None:
-        _convert_tensors(arguments)
+        arguments = _as_tensors(arguments)
     if node is None:
         return _OpInSession(original, arguments).run(arguments)
     if node.kept is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from detrand._patching.graphs import builds_a_function
@@ -104,71 +104,75 @@ def _dispatchers() -> Replacements:
         **dict.fromkeys(V2_INITIALIZER_DRAWS, _draw_unseeded),
     }
     for op_type, target in RANDOM_OPS.items():
-        draw = _random_op(op_type, tuple(parameters_of(target.checked())))
-        makers[target] = _governed_op(op_type, draw)
+        makers[target] = random_op = _random_op(op_type, parameters_of(target.checked()))
         for raw_ops in RAW_OP_MODULES:
-            makers[Target(raw_ops, op_type, ())] = _governed_op(op_type, _raw_op(op_type, draw))
+            makers[Target(raw_ops, op_type, ())] = _raw_op(op_type, random_op)
     return Replacements(makers)
 
 
-def _governed_op(op_type: str, draw: Callable[..., Any]) -> Make:
-    """Return what makes a dispatcher, as `governed` does, whose draw takes the arguments as they are packed."""
+# As `governed` makes it, with one call less, too.
+def _random_op(op_type: str, parameters: Mapping[str, inspect.Parameter]) -> Make:
+    """Return what makes the dispatcher of a random op."""
+    bypasses_get_seed = op_type in _BYPASSING_GET_SEED
+    names, required = list(parameters), sum(each.default is each.empty for each in parameters.values())
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         op = uncontrolled.recording_ungoverned(op_type, original)
 
-        def dispatcher(*args: Any, **arguments: Any) -> Any:
+        def random_op(*args: Any, **arguments: Any) -> Any:
             cursor = cursors.current()
-            return op(*args, **arguments) if cursor is None else draw(cursor, op, args, arguments)
+            if cursor is None:
+                return op(*args, **arguments)
+            # As TensorFlow's functions call the op: what it requires by position, the rest, with the seeds, by name.
+            if not 0 < len(args) <= required:
+                arguments.update(zip(names, args, strict=False))
+                args = (arguments.pop(names[0]),)
+            seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
+            # Seeds of 0 are "nondeterministic" to the kernel: the op has asked for none.
+            if seeds == (0, 0) or (bypasses_get_seed and seeds != cursor.last_seeds):
+                seeds = cursor.next_seeds(_executes)
+            if bypasses_get_seed and "deterministic" in names:
+                arguments["deterministic"] = True  # the fractional poolings refuse seeds without it
+            node = cursor.node_of(seeds, _executes)
+            if executing_eagerly():
+                outputs = eager.draw(op_type, op, node, seeds, args, arguments)
+            else:
+                arguments.update(zip(names, args, strict=False))  # functions of tf.raw_ops take no others
+                outputs = xla.added_to_graph(cursor, op_type, op, seeds, arguments)
+            shape, dtype = static_shape_and_dtype(outputs)
+            if node is not None:  # before an error of `describe_last`, as the kernel has moved on, too
+                node.counter += counter_draws.reserved(op_type, shape)
+            cursor.describe_last(op_type, shape, dtype)
+            return outputs
 
-        return dispatcher
+        return random_op
 
     return make
 
 
-def _random_op(op_type: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the draw of a random op, for `_governed_op`."""
-    bypasses_get_seed = op_type in _BYPASSING_GET_SEED
+def _raw_op(op_type: str, make_random_op: Make) -> Make:
+    """Return what makes the dispatcher of a function of ``tf.raw_ops``: it takes arguments by name, and any seeds."""
 
-    def draw(cursor: Cursor, op: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-        arguments.update(zip(parameters, args, strict=False))
-        seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0
-        # Seeds of 0 are "nondeterministic" to the kernel: the op has asked for none.
-        if seeds == (0, 0) or (bypasses_get_seed and seeds != cursor.last_seeds):
-            seeds = cursor.next_seeds(_executes)
-        if bypasses_get_seed and "deterministic" in parameters:
-            arguments["deterministic"] = True  # the fractional poolings refuse seeds without it
-        node = cursor.node_of(seeds, _executes)
-        if executing_eagerly():
-            outputs = eager.draw(op_type, op, node, seeds, arguments)
-        else:
-            outputs = xla.added_to_graph(cursor, op_type, op, seeds, arguments)
-        shape, dtype = static_shape_and_dtype(outputs)
-        if node is not None:  # before an error of `describe_last`, as the kernel has moved on, too
-            node.counter += counter_draws.reserved(op_type, shape)
-        cursor.describe_last(op_type, shape, dtype)
-        return outputs
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        random_op = make_random_op(original)
 
-    return draw
+        @governed
+        def raw_op(cursor: Cursor, original: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+            try:
+                _signature(original).bind(*args, **arguments)
+                seeds = _as_attribute(arguments.get("seed")), _as_attribute(arguments.get("seed2"))
+            except (TypeError, ValueError, OverflowError):
+                return original(*args, **arguments)  # which raises
+            arguments["seed"], arguments["seed2"] = seeds
+            is_own = any(seeds) and seeds != cursor.last_seeds
+            outputs = random_op(**arguments)
+            if is_own and op_type not in _BYPASSING_GET_SEED:
+                uncontrolled.record(op_type, outputs, depth=4)
+            return outputs
 
+        return raw_op(uncontrolled.recording_ungoverned(op_type, original))
 
-def _raw_op(op_type: str, draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the draw of a function of ``tf.raw_ops``, which takes arguments by name, and any seeds."""
-
-    def raw_op(cursor: Cursor, op: Callable[..., Any], args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-        try:
-            _signature(op).bind(*args, **arguments)
-            seeds = _as_attribute(arguments.get("seed")), _as_attribute(arguments.get("seed2"))
-        except (TypeError, ValueError, OverflowError):
-            return op(*args, **arguments)  # which raises
-        arguments["seed"], arguments["seed2"] = seeds
-        is_own = any(seeds) and seeds != cursor.last_seeds
-        outputs = draw(cursor, op, (), arguments)
-        if is_own and op_type not in _BYPASSING_GET_SEED:
-            uncontrolled.record(op_type, outputs, depth=4)
-        return outputs
-
-    return raw_op
+    return make
 
 
 _signature = functools.lru_cache(inspect.signature)

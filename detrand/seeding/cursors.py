@@ -175,13 +175,6 @@ class Cursor:
         """Whether the cursor still governs."""
         return self.scope.open
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether each op takes an op seed of its own, whatever is executed or built around it."""
-        if self.execution is not None or self._trace is not None or self._replay is not None:
-            return False
-        return self.is_executed is _at_once
-
     def leave(self, what: str) -> None:
         """End the cursor, which is that of a scope or step, after its last op.
 
@@ -220,16 +213,20 @@ class Cursor:
           SeedReuseError: in ``"num_random_ops"`` mode, if the op seed was taken before.
           StepMismatchError: if a different op belongs here.
         """
-        stream = self.stream
+        stream, trace, replay = self.stream, self._trace, self._replay
         self.node = self._last_record = None
-        if self.is_plain:
+        if self.is_executed is not _at_once and not self.is_executed():
+            op_seed = stream.operation_seed
+        elif self.execution is None and trace is None and replay is None and self.is_executed is _at_once:
             op_seed, self._last_record, node = stream.take(callsite.user_site(skip=1), self.phase)
             if node is not None and executes():
                 self.node = node
-        elif self.is_executed is not _at_once and not self.is_executed():
-            op_seed = stream.operation_seed
         else:
-            op_seed = self._next_op_seed(callsite.user_site(skip=1), executes)
+            site = callsite.user_site(skip=1)
+            replayed = None if replay is None else self._op_seed_of_first_trace(*replay, site)
+            op_seed = self._op_seed_of_execution(site, executes) if replayed is None else replayed
+            if trace is not None and replayed is None:
+                trace.append(_Taken(site, self.phase, op_seed))
         own_seed = own_seed or self.own_seed
         if own_seed is not None and self._last_record is not None:
             self._last_record.own_seed = own_seed
@@ -242,14 +239,6 @@ class Cursor:
         with Changes() as changes:
             changes.set(self, "own_seed", own_seed)
             yield
-
-    def _next_op_seed(self, site: Site, executes: Callable[[], bool | None]) -> int:
-        op_seed = None if self._replay is None else self._op_seed_of_first_trace(*self._replay, site)
-        if op_seed is None:
-            op_seed = self._op_seed_of_execution(site, executes)
-            if self._trace is not None:
-                self._trace.append(_Taken(site, self.phase, op_seed))
-        return op_seed
 
     def _op_seed_of_first_trace(self, left: Trace, notes: Trace | None, site: Site) -> int | None:
         """Return the next op seed of a line in the first trace, some of whose ops (initializers) do not come again."""
@@ -529,7 +518,8 @@ class _Step:
     def __enter__(self) -> int:
         outer = self._outer
         try:
-            self._cursor = cursor = outer._in(None, None)
+            self._cursor = cursor = Cursor(outer.stream, scope=outer.scope)
+            cursor.started_at = outer.started_at
             execution = Execution(outer.stream.enter_step(self._name, cursor))
             cursor.step_execution = cursor.execution = execution
             cursor._assigned = (*outer._assigned, execution.assigned)
@@ -559,5 +549,5 @@ class _Step:
             self._cursor = None
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if self._cursor is not None and not sys.is_finalizing():
             self._leave()

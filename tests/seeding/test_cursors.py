@@ -354,19 +354,19 @@ class TestSteps:
     def test_an_op_outside_steps_has_no_op_node(self, cursor):
         cursor.next_seeds()
         assert cursor.node is None
-        assert cursor.is_plain
+        assert not cursor.in_region
         with cursor.step("train"):
-            assert not cursor.is_plain
+            assert cursor.in_region
             cursor.next_seeds()
             assert cursor.node is not None
-        assert cursor.is_plain
+        assert not cursor.in_region
 
     def test_initialization_is_not_part_of_a_step(self, cursor):
         for k in range(3):
             with cursor.step("train"):
                 assert drawn(cursor)[1] == k
                 with cursor.initializing():
-                    assert cursor.is_plain
+                    assert not cursor.in_region
                     assert drawn(cursor) == (k + 1, 0)
 
     def test_an_op_with_seeds_of_its_own_has_an_op_node_where_it_may_be_executed_again(self, cursor):
@@ -457,7 +457,7 @@ class TestControlFlow:
 
     def test_each_iteration_is_a_run(self, cursor):
         assert self.loop(cursor, 3, drawn) == [(0, 0), (0, 1), (0, 2)]
-        assert cursor.is_plain
+        assert not cursor.in_region
 
     def test_each_execution_out_of_steps_is_a_loop_of_its_own(self, cursor):
         assert self.loop(cursor, 2, drawn) == [(0, 0), (0, 1)]
@@ -476,7 +476,7 @@ class TestControlFlow:
 
         with pytest.raises(KeyError):
             self.loop(cursor, 1, drawn, fail)
-        assert cursor.is_plain
+        assert not cursor.in_region
         assert drawn(cursor) == (1, 0)
 
     def test_control_flow_that_draws_nothing_need_not_come_again(self, cursor):
