@@ -548,7 +548,7 @@ def transposed(hidden):
         (
             lambda hidden: tf.nn.softmax(hidden, 1),
             tf.nn.softmax,
-            "axis of Softmax differs: Transpose [0 3 2 1] (TF1), not transposed (port)",
+            "axis of Softmax differs: 1 (TF1), 3 (port)",
             "compute Softmax along TF1's axis",
         ),
         (
@@ -607,10 +607,7 @@ def read_by_einsum(inputs, training, *, step=tf.nn.softmax, order=(0, 1, 2)):
     ("step", "title"),
     [
         (lambda scores: tf.nn.softmax(scores / 3.0), "only the port divides by 3.0"),
-        (
-            lambda scores: tf.nn.softmax(scores, 0),
-            "axis of Softmax differs: not transposed (TF1), Transpose [1 0] (port)",
-        ),
+        (lambda scores: tf.nn.softmax(scores, 0), "axis of Softmax differs: 1 (TF1), 0 (port)"),
         (tf.identity, "the port has no activation where TF1 has Softmax"),
     ],
     ids=["scaled", "along another axis", "no activation"],

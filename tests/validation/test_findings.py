@@ -1,5 +1,6 @@
 """The findings of a report: every fault of a port in one run, each at its line, and nothing else."""
 
+import functools
 import re
 
 import keras
@@ -212,7 +213,7 @@ def weighted(hidden):
         (gate, r"only TF1 multiplies by 3\.0"),
         (of_positive_numbers, r"order of ops differs: AddV2, then Log \(TF1\), Log, then AddV2 \(port\)"),
         (scaled_by_deviation, r"order of ops differs: AddV2, then Rsqrt, then Mul \(TF1\), .+"),
-        (squashed_along_axes, r"axis of Softmax differs: Transpose.* \(TF1\), not transposed \(port\)"),
+        (squashed_along_axes, r"axis of Softmax differs: 0 \(TF1\), 1 \(port\)"),
     ],
 )
 def test_what_two_programs_compute_from_equal_numbers_is_one_finding(tf1_and_port, title):
@@ -240,6 +241,22 @@ def test_an_op_along_another_axis_is_a_finding_right_before_the_output():
     (finding,) = report.findings
     assert finding.title.startswith("axis of Softmax differs: "), str(report)
     assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
+def test_a_softmax_along_an_axis_of_one_element_is_no_missing_activation():
+    def attention(inputs, training, axis=1):
+        hidden = tf.tanh(dense(inputs, 6, "hidden"))
+        weights = tf.nn.softmax(dense(hidden, 1, "scores"), axis)
+        return dense(tf.reduce_sum(weights * hidden, 1), 2, "last")
+
+    inputs = np.random.default_rng(2).normal(size=(2, 5, 4)).astype(np.float32)
+    for axes in ((1, -1), (-1, 1)):
+        tf1, port = (functools.partial(attention, axis=axis) for axis in axes)
+        report = validate(Migration(tf1=tf1, port=shim_port(port), inputs=inputs), checks=["random-inference"])
+        (finding,) = report.findings
+        of_tf1, of_port = (axis % 3 for axis in axes)
+        assert finding.title == f"axis of Softmax differs: {of_tf1} (TF1), {of_port} (port)", str(report)
+        assert all(place.op.endswith("(Softmax)") for place in (finding.tf1, finding.port)), str(report)
 
 
 def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes():

@@ -132,6 +132,7 @@ _ONLY_IN_ONE = {
     "Exp": "takes an exponential",
 }
 _JOINING = {"ConcatV2", "Pack"}
+_OF_LAST_AXIS = {"Softmax", "LogSoftmax"}
 _LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
 _LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
@@ -799,17 +800,45 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
         (tf1, of_tf1), (port, of_port) = map(_first_between_transposes, divergence.regions)
         if tf1 == port and tf1 not in {*_ELEMENTWISE, *PLUMBING} and of_tf1 != of_port:
             remedy = f"compute {tf1} along TF1's axis"
-            yield of_values(f"axis of {tf1}", of_tf1, of_port, fault=Fault.AXES, remedy=remedy)
+            words = _axes_of_softmax(divergence, tf1) or [of_tf1, of_port]
+            yield of_values(f"axis of {tf1}", *words, fault=Fault.AXES, remedy=remedy)
             return
     computed = [set(in_order(region)) - MOVES for region in divergence.regions]
     transposes = [[op for op in region if op.type == "Transpose"] for region in divergence.regions]
     with_axes = computed[0] - _ELEMENTWISE - _JOINING
     is_alike = computed[0] == computed[1] and with_axes.isdisjoint(("MatMul", "Einsum"))  # their axes are moved anyway
     if with_axes and is_alike and len(transposes[0]) != len(transposes[1]):
-        words = [and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes]
-        names = and_more(sorted(with_axes), 3)
+        beside = {kind(op) for region in divergence.regions for op in _beside_transposes(region)}
+        names = and_more(sorted(with_axes & beside or with_axes), 3)
+        words = _axes_of_softmax(divergence, names) or [
+            and_more(dict.fromkeys(map(_move, each)), 4) or "not transposed" for each in transposes
+        ]
         remedy = f"compute {names} along TF1's axis"
         yield of_values(f"axis of {names}", *words, fault=Fault.AXES, remedy=remedy)
+
+
+def _beside_transposes(region: Sequence[TracedOp]) -> Iterator[TracedOp]:
+    """Yield the ops of a region that take what it transposes, or are transposed by it."""
+    transposed = {op.name for op in region if op.type == "Transpose"}
+    taken = {name for op in region if op.type == "Transpose" for name in op.sources}
+    yield from (op for op in region if op.name in taken or not transposed.isdisjoint(op.sources))
+
+
+def _axes_of_softmax(divergence: Divergence, op_type: str) -> list[str]:
+    """Return along which axes two regions compute a softmax; nothing if that is not known, or for other ops.
+
+    It is computed along the last axis, to which any other axis is transposed before it, and from there after it.
+    """
+    found, rank = list[int | None](), 0
+    for region in divergence.regions if op_type in _OF_LAST_AXIS else ():
+        of_type = {op.name: op for op in region if op.type == op_type}
+        perms = [(op, op.constants["input 1"]) for op in region if op.type == "Transpose" and "input 1" in op.constants]
+        before = (int(perm[-1]) for op, perm in perms if any(op.name in each.sources for each in of_type.values()))
+        after = (int(np.argsort(perm)[-1]) for op, perm in perms if not of_type.keys().isdisjoint(op.sources))
+        found.append(next(itertools.chain(before, after), None))
+        rank = max([rank, *(len(perm) for _, perm in perms)])
+    words = [str(rank - 1 if axis is None else axis) for axis in found]
+    return words if rank and words[0] != words[1] else []
 
 
 def _first_between_transposes(region: Sequence[TracedOp]) -> tuple[str, str]:

@@ -337,9 +337,10 @@ class Program:
         return self._with_calls([op for op in self._without_counterpart if op.name in needed])
 
     def idle_before(self, region: Sequence[TracedOp], end: str | None) -> list[TracedOp]:
-        """Return the ops right before a region, or before its end if it is empty, that change no number.
+        """Return the ops right before a region, or before its end if it is empty, that show nothing of what they do.
 
-        An example is a ReLU of positive numbers: what it computes and what it takes have the same counterpart.
+        Some change no number, such as a ReLU of positive numbers: what it computes and what it takes have the same
+        counterpart. Others make one number of all, such as a softmax over an axis of one element.
         """
         found: list[TracedOp] = []
         waiting = [tensor for op in region for tensor in op.inputs] or [end or ""]
@@ -347,10 +348,15 @@ class Program:
             tensor = waiting.pop()
             op, others = self.trace.ops.get(op_of(tensor)), set(self.matched.get(tensor, ()))
             taken = [] if op is None else op.inputs
-            same = [each for each in taken if not others.isdisjoint(self.matched.get(each, ()))]
+            is_one_number = bool(taken) and tensor not in self.trace.values and op_of(tensor) not in self.trace.reads
+            same = [
+                each
+                for each in taken
+                if each in self.matched and (is_one_number or not others.isdisjoint(self.matched[each]))
+            ]
             if op is not None and same and op not in found:
                 found.append(op)
-                waiting += same
+                waiting += taken
         return found[::-1]
 
     def padding_for(self, region: Sequence[TracedOp]) -> list[TracedOp]:
@@ -604,6 +610,11 @@ class TraceComparison:
             tf1_op, port_op = (of_type[0], self.port.trace.ops[taker]) if of_type else (tf1_op, port_op)
         if tf1_op is not None and suspects is None:
             port_op = self._in_place_of_transposition(tf1_op) or port_op
+        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
+        producer = self._producer(regions, ends[1])
+        regions = self._with_padding(self._with_idle_counterparts(regions, ends))
+        if tf1_op is not None and port_op is not None and suspects is None:
+            tf1_op, port_op = self._of_one_type(tf1_op, port_op, regions)
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
@@ -615,9 +626,6 @@ class TraceComparison:
         attributes = {} if tf1_op is None or port_op is None else differing_attributes(tf1_op, port_op)
         of_dtypes = {name: pair for name, pair in attributes.items() if pair[0].startswith("<dtype:")}
         attributes = {name: pair for name, pair in attributes.items() if name not in of_dtypes}
-        regions = self.tf1.region(ends[0]), self.port.region(ends[1])
-        producer = self._producer(regions, ends[1])
-        regions = self._with_padding(self._with_idle_counterparts(regions, ends))
         return Divergence(
             tf1=tf1_op,
             port=port_op,
@@ -637,6 +645,16 @@ class TraceComparison:
             operands=(_operands(tf1, tf1_op), _operands(port, port_op)),
             producer=producer,
         )
+
+    def _of_one_type(self, tf1_op: TracedOp, port_op: TracedOp, regions: _Regions) -> tuple[TracedOp, TracedOp]:
+        """Return two ops; in place of one, an op of the other's type in its region that makes one number of all."""
+        if tf1_op.type == port_op.type:
+            return tf1_op, port_op
+        of_tf1, of_port = (
+            next((op for op in region if op.type == other.type and not program.trace.values_of(op)), None)
+            for program, region, other in zip((self.tf1, self.port), regions, (port_op, tf1_op), strict=True)
+        )
+        return (tf1_op, of_port) if of_port is not None else (of_tf1 or tf1_op, port_op)
 
     def _in_place_of_transposition(self, tf1_op: TracedOp) -> TracedOp | None:
         """Return the port's op that gives an array at once the shape to which an op of TF1 transposes it."""

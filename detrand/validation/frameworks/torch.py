@@ -293,6 +293,14 @@ def parameters_of(variables: Sequence[Any]) -> list[Any]:
     return tensors or [torch.nn.Parameter(torch.zeros(1))]
 
 
+def step_with_zeros(optimizer: Any) -> None:
+    """Make a step of an optimizer with gradients of zeros: a function that is called before it may need gradients."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = parameter.new_zeros(parameter.shape)
+    optimizer.step()
+
+
 def probed_module(shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """Return a module with parameters of zeros by name, each of which has a gradient; see the probe of optimizers."""
     import torch

@@ -295,7 +295,7 @@ def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
 def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, float], list[int]]:
     """Return the port's learning rates by step, and the steps at which they differ from TF1's.
 
-    An optimizer of PyTorch has no counter that can be set, so it makes the first steps, without gradients.
+    An optimizer of PyTorch has no counter that can be set, so it makes the first steps, with gradients of zeros.
     """
     with port_scope(migration, _CONFIG):
         optimizer, port = make_port_optimizer(migration), dict[int, float]()
@@ -307,7 +307,7 @@ def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, 
             if step in tf1.rates:
                 port[step] = float(as_array(learning_rate_of(optimizer)))
             if is_of_torch:
-                optimizer.step()
+                torch.step_with_zeros(optimizer)
     greatest = max(map(abs, tf1.rates.values()), default=0.0)
     return port, [
         step

@@ -380,6 +380,24 @@ def test_a_hook_that_is_not_read_may_clip_gradients():
 
 
 @pytest.mark.slow
+def test_a_hook_that_needs_gradients_does_not_end_the_probe():
+    def clipping_values(parameters):
+        optimizer = torch.optim.SGD(parameters, 0.1)
+        optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_value_(parameters, 50.0))
+        return optimizer
+
+    def train_op(loss):
+        variables = v1.trainable_variables()
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            gradients = map(tf.convert_to_tensor, v1.gradients(loss, variables))
+            gradients, _ = tf.clip_by_global_norm([*gradients], 50.0)  # which the few steps do not reach
+            return v1.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, variables, strict=True))
+
+    (finding,) = validate(trained(clipping_values, None, tf1_train_op=train_op), checks=["training-steps"]).findings
+    assert finding.title == "clipping of gradients differs: global norm 50 (TF1), none, unless in a hook (port)"
+
+
+@pytest.mark.slow
 def test_a_hyperparameter_has_the_lines_of_its_layer():
     (finding,) = validate(of_images(lambda: Images(eps=1e-5))).findings
     assert "batch_normalization" in finding.tf1.source
