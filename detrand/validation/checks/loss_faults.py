@@ -21,6 +21,7 @@ from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.checks.loss_terms import Difference, Loss, differences_of_terms
+from detrand.validation.checks.penalties import findings_of_penalties_in_loss
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import CLOSE, Cause, differs, of_values
 from detrand.validation.diagnosis.causes_of_loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS, causes_of_loss
@@ -134,6 +135,13 @@ class LossFaults:
             loss, trace = self._other[0], self._runner.of_other_outputs().tf1.trace_of_loss()
             others = Loss(trace, loss.arrays), Loss(loss.trace, loss.arrays)
         found = differences_of_terms(tf1, port, others)
+        for penalty in (each for each in found if each.is_penalty):
+            if findings := findings_of_penalties_in_loss(self._runner, penalty.port.line):
+                rest = [each for each in found if each is not penalty]
+                return [
+                    *(self._in_term(each) or self._finding(each.cause, each.port, each.tf1) for each in rest),
+                    *findings,
+                ]
         return [self._in_term(each) or self._finding(each.cause, each.port, each.tf1) for each in found]
 
     def _in_term(self, term: Difference) -> Finding | None:

@@ -159,12 +159,21 @@ def _summed_to(weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Difference(NamedTuple):
-    """How terms of two losses differ: the cause, the ops of TF1 and of the port, and whether one is a multiple."""
+    """How terms of two losses differ.
+
+    Attributes:
+      cause: the cause.
+      tf1: the op of TF1.
+      port: the op of the port.
+      is_multiple: whether one is always the same multiple of the other.
+      is_penalty: whether both are computed from variables only.
+    """
 
     cause: Cause
     tf1: TracedOp
     port: TracedOp
     is_multiple: bool
+    is_penalty: bool
 
 
 def differences_of_terms(tf1: Loss, port: Loss, others: tuple[Loss, Loss] | None) -> list[Difference]:
@@ -223,14 +232,14 @@ def _difference(
     ways = _common(wholes[0], terms[0]), _common(wholes[1], terms[1])
     if not ways[0] or not ways[1]:
         return None
-    ends = ways[0][-1].op, ways[1][-1].op
+    ends, is_penalty = (ways[0][-1].op, ways[1][-1].op), not any(term.is_of_inputs for of in terms for term in of)
     values = _total(terms[0]), _total(terms[1])
     ratio = values[1] / values[0] if values[0] else math.nan
     if others is None or not math.isclose(ratio, _ratio(others, terms), rel_tol=_OF_RATIO):
         of_tf1, of_port = as_texts(*values)
         confirmed = "all other terms agree"
         cause = of_values("a term of the loss", of_tf1, of_port, confirmed, fault=Fault.TERM, remedy="")
-        return Difference(cause, *ends, is_multiple=False)
+        return Difference(cause, *ends, False, is_penalty)
     confirmed = "for other outputs, too, this term is the same multiple of TF1's"
     factors = [math.prod(each.factor for each in way) for way in ways]
     averaged = [math.prod(each.averaged for each in way) for way in ways]
@@ -238,7 +247,7 @@ def _difference(
         of_tf1, of_port = (f"{factor:.6g}" for factor in factors)
         cause = of_values("factor of a term", of_tf1, of_port, confirmed)
         places = [_last(way, _multiplies).op for way in ways]
-        return Difference(cause, places[0], places[1], is_multiple=True)
+        return Difference(cause, places[0], places[1], True, is_penalty)
     if is_close(abs(factors[1] / factors[0]), 1) and is_close(averaged[0] / averaged[1], ratio):
         larger, smaller = ("the port", "TF1") if ratio > 1 else ("TF1", "the port")
         times = max(ratio, 1 / ratio)
@@ -246,11 +255,11 @@ def _difference(
         remedy = "sum here in the port, too" if larger == "TF1" else "take the mean here in the port, too"
         cause = Cause(title, confirmed, fault=Fault.SUM_OR_MEAN, remedy=remedy)
         places = [_last(way, _reduces).op for way in ways]
-        return Difference(cause, places[0], places[1], is_multiple=True)
+        return Difference(cause, places[0], places[1], True, is_penalty)
     title = f"the weight of a term differs: the port's term is {ratio:.6g} times TF1's"
     is_round = is_close(ratio, float(f"{ratio:.2g}"))
     remedy = f"multiply this term by {1 / ratio:.6g} in the port" if is_round else ""
-    return Difference(Cause(title, confirmed, fault=Fault.TERM, remedy=remedy), *ends, is_multiple=True)
+    return Difference(Cause(title, confirmed, fault=Fault.TERM, remedy=remedy), *ends, True, is_penalty)
 
 
 _OF_RATIO = 1e-4  # relative: how far a multiple may be from that for other outputs

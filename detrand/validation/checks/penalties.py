@@ -6,7 +6,10 @@ which both count as losses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -96,10 +99,23 @@ def _remedy(names: str, tf1: str, port: str, *, is_frozen: bool) -> str:
             "leave this penalty out in TF1, since it changes no gradient of what is trained"
         )
     remedy = f"penalize {names} by {tf1} in the port, as {_in_keras(tf1)} does"
+    return f"{remedy}. {_HALF}; Keras's L2 takes sum(w**2)" if _is_half_or_double(tf1, port) else remedy
+
+
+_HALF = "tf.nn.l2_loss(w) is sum(w**2) / 2"
+
+
+def _is_half_or_double(tf1: str, port: str) -> bool:
+    """Return whether one of two penalties has half the factor of the squares of the other one."""
     factors = [of.get(SQUARES, 0.0) for of in map(factors_of, (tf1, port))]
-    if all(factors) and any(is_close(factors[0] / factors[1], ratio) for ratio in (2, 0.5)):
-        remedy += ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
-    return remedy
+    return all(factors) and any(is_close(factors[0] / factors[1], ratio) for ratio in (2, 0.5))
+
+
+def _remedy_in_loss(names: str, tf1: str, port: str) -> str:
+    """Return how to give variables TF1's penalty in the port's loss."""
+    if tf1 == "none":
+        return f"leave {names} out of the penalty in the port"
+    return f"penalize {names} by {tf1} in the port" + (f". {_HALF}" if _is_half_or_double(tf1, port) else "")
 
 
 def _in_keras(penalty: str) -> str:
@@ -109,6 +125,91 @@ def _in_keras(penalty: str) -> str:
         return f"keras.regularizers.L1L2({factors[AMOUNTS]}, {factors[SQUARES]})"
     kind, factor = next(iter(factors.items()))
     return f"keras.regularizers.{'L2' if kind == SQUARES else 'L1'}({factor})"
+
+
+def findings_of_penalties_in_loss(runner: Runner, line: str) -> list[Finding]:
+    """Return a finding for each pair of penalties that the losses of both programs add for variables, if they differ.
+
+    There are none unless the port's loss is TF1's with TF1's penalties.
+
+    Args:
+      runner: the runner.
+      line: the line that adds the port's penalties.
+    """
+    config = runner.port(TRAINING).config
+    tf1, initial = runner.tf1.training(config.mode), runner.tf1.outcome(TRAINING).initial
+    target, (_, labels) = tf1.steps[0], runner.tf1.batches[0]
+    names = [name for name in tf1.regularizers if name in initial]
+    if _PROBED * len(names) * sum(initial[name].size for name in names) > _MOST_ELEMENTS:
+        return []
+    loss, penalties = math.nan, dict[str, str | None]()
+    with passing_over():  # a loss is the user's code
+        port = runner.fresh_port.port.made_anew(training=True)
+
+        def loss_with(name: str, weight: np.ndarray) -> float:
+            port.set_weights(config, {**initial, name: weight})
+            return port_loss_of(port, 0, labels, target["outputs"])
+
+        penalties = {name: _penalty_of(functools.partial(loss_with, name), initial[name]) for name in names}
+        loss = loss_with(names[0], initial[names[0]])
+    differing = defaultdict[tuple[str, str], list[str]](list)
+    for name, of_port in penalties.items():
+        of_tf1 = tf1.regularizers[name]
+        if of_port is None:
+            return []
+        if not _are_close(of_tf1, of_port):
+            differing[of_tf1, of_port].append(name)
+            loss += loss_of_penalty(of_tf1, initial[name]) - loss_of_penalty(of_port, initial[name])
+    if not is_close(loss, float(target["loss"])):
+        return []
+    port_names, found = runner.compared_variables().port_names, list[Finding]()
+    for (of_tf1, of_port), variables in differing.items():
+        listed, places = and_more(variables, 4), [Place(port_names.get(each, each), line) for each in variables]
+        found.append(
+            Finding(
+                "regularizers",
+                f"regularizer differs in {listed}: {of_tf1} (TF1), {of_port} (port)",
+                Place(variables[0], tf1.lines_of_penalties.get(variables[0], "")),
+                places[0],
+                confirmed="with TF1's penalties, the losses agree",
+                remedy=_remedy_in_loss(and_more([place.op for place in places], 4), of_tf1, of_port),
+                more=tuple(places[1:]),
+                count=len(variables),
+            )
+        )
+    return found
+
+
+_PROBED = 5  # how often a loss is computed for each variable
+_MOST_ELEMENTS = 10**8  # that are added up
+_WEIGHT = 100.0  # at which a penalty is large beside the rest of a loss
+
+
+def _penalty_of(loss_with: Callable[[np.ndarray], float], weight: np.ndarray) -> str | None:
+    """Return the penalty of a variable in a loss, in words; None if it is neither of squares nor of amounts."""
+    nothing, once, opposite, twice, thrice = (
+        loss_with(np.full_like(weight, times * _WEIGHT)) for times in (0, 1, -1, 2, 3)
+    )
+    of_one, of_two, of_three = (each - nothing for each in (once, twice, thrice))
+    squares, amounts = of_two / 2 - of_one, 2 * of_one - of_two / 2  # what both are for the first weights
+    least = _SMALL * max(abs(nothing), abs(of_three))
+    if abs(opposite - once) > least or abs(9 * squares + 3 * amounts - of_three) > least:
+        return None
+    factors = {SQUARES: squares / _WEIGHT**2, AMOUNTS: amounts / _WEIGHT}
+    sizes = {SQUARES: squares, AMOUNTS: amounts}
+    words = [f"{factors[kind] / weight.size:.4g} {kind}" for kind, size in sizes.items() if abs(size) > least]
+    return " + ".join(words) or "none"
+
+
+_SMALL = 1e-5  # relative
+
+
+def _are_close(one: str, other: str) -> bool:
+    factors = [factors_of(each) for each in (one, other)]
+    same_kinds = factors[0].keys() == factors[1].keys()
+    return same_kinds and all(
+        math.isclose(factor, factors[1][kind], rel_tol=1e-3) for kind, factor in factors[0].items()
+    )
 
 
 def only_split_differently(runner: Runner) -> bool:

@@ -58,7 +58,7 @@ from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
-_MOST_AXES, _MOST_OPS, _MOST_LAYERS = 5, 6, 3
+_MOST_AXES, _MOST_OPS, _MOST_LAYERS, _MOST_VERBS = 5, 6, 3, 3
 _PADDING = "attribute padding"
 _ATTRIBUTES = {
     "attribute epsilon": "batch-norm epsilon",
@@ -978,7 +978,26 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
         who = next(who for who, kinds in computed.items() if kinds)
         yield in_one_program(who, f"{verbs.pop()}")
+    elif not all(computed.values()):
+        sides = zip(computed, divergence.regions, (only_tf1, only_port), strict=True)
+        who, does = next(((who, _in_order_of(region, only)) for who, region, only in sides if computed[who]), ("", ""))
+        if does:
+            yield in_one_program(who, does)
+            return
     yield from _constants(divergence, only_tf1, only_port)
+
+
+def _in_order_of(region: Sequence[TracedOp], only: Counter[str]) -> str:
+    """Return what only one region computes, in words; an empty text if a part is only arithmetic, or has no words."""
+    kinds = only.keys() - PLUMBING
+    ops = [op for op in computing(region) if kind(op) in kinds]
+    if len(ops) != sum(only[each] for each in kinds) or kinds <= _ARITHMETIC.keys():
+        return ""
+    words = [
+        f"{_ARITHMETIC[kind(op)]} {_number(op)}" if kind(op) in _ARITHMETIC else _ONLY_IN_ONE.get(kind(op), "")
+        for op in ops
+    ]
+    return ", then ".join(dict.fromkeys(words)) if all(words) and len(words) <= _MOST_VERBS else ""
 
 
 def _reduction(region: Sequence[TracedOp]) -> str:

@@ -44,6 +44,7 @@ PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 COPIES = {"Identity", "Cast", "StopGradient", "Reshape", "Squeeze", "ExpandDims"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
+_POWERS = {2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt"}
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 # The forms of GELU, by the activation in each, with numbers of which each has one.
 _FORMS_OF_GELU = {
@@ -60,7 +61,8 @@ NORMALIZATION = {
 
 def kind(op: TracedOp) -> str:
     """Return the type of an op, the same for types that compute the same."""
-    return kind_of(op.type)
+    exponent = op.constants.get("input 1") if op.type == "Pow" else None
+    return kind_of(op.type) if exponent is None or exponent.size != 1 else _POWERS.get(float(exponent.flat[0]), "Pow")
 
 
 def kind_of(op_type: str) -> str:

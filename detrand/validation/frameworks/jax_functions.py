@@ -188,12 +188,16 @@ def _reverse(step: Step, equation: Equation) -> Any:
     return step("ReverseV2", np.flip, equation.inputs[0], Axes(tuple(equation.params["dimensions"])))
 
 
-def _reduction(op_type: str, function: Any) -> Steps:
-    def steps(step: Step, equation: Equation) -> Any:
-        axes = Axes(tuple(equation.params["axes"]))
-        return step(op_type, lambda x, axes: function(x, axis=axes), equation.inputs[0], axes)
+# The type and the function of each.
+_REDUCTIONS: Mapping[str, tuple[str, Any]] = {
+    **{"reduce_sum": ("Sum", np.sum), "reduce_max": ("Max", np.max), "reduce_min": ("Min", np.min)},
+    **{"reduce_prod": ("Prod", np.prod), "reduce_and": ("All", np.all), "reduce_or": ("Any", np.any)},
+}
 
-    return steps
+
+def _reduction(step: Step, equation: Equation, *, keeps: bool = False) -> Any:
+    (op_type, function), axes = _REDUCTIONS[equation.name], Axes(tuple(equation.params["axes"]))
+    return step(op_type, lambda x, axes: function(x, axis=axes, keepdims=keeps), equation.inputs[0], axes)
 
 
 def _greatest(op_type: str, function: Any) -> Steps:
@@ -485,6 +489,21 @@ def _number(operand: Operand) -> float | None:
     return float(value.flat[0]) if is_number else None
 
 
+def _keeping_axes(equation: Equation) -> Fused | None:
+    """Find a reduction whose axes are kept, with one element each."""
+    found = equation.inputs[0].equation
+    if found is None or found.name not in _REDUCTIONS:
+        return None
+    axes, shape = found.params["axes"], found.inputs[0].value.shape
+    if equation.outputs[0].value.shape != tuple(1 if axis in axes else size for axis, size in enumerate(shape)):
+        return None
+
+    def steps(step: Step, equation: Equation, reduction: Equation = found) -> Any:
+        return _reduction(step, reduction, keeps=True)
+
+    return Fused((found,), steps)
+
+
 def _mean(equation: Equation) -> Fused | None:
     """Find a sum that is divided by the number of its elements."""
     found = _through(equation.inputs[0], "reduce_sum")
@@ -646,6 +665,7 @@ def _equations_before(equation: Equation, given: Sequence[Operand]) -> tuple[lis
 
 
 _FUSED: Mapping[str, Sequence[Callable[[Equation], Fused | None]]] = {
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "expand_dims"), (_keeping_axes,)),
     "div": (_mean, _average_pool, _softmax_of),
     "mul": (_mean,),
     "sub": (_cross_entropy,),
@@ -660,9 +680,7 @@ STEPS: Mapping[str, Steps] = {
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys(("broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _reshaped),
     **{"transpose": _transpose, "concatenate": _concat, "split": _split, "pad": _pad, "rev": _reverse},
-    **{"reduce_sum": _reduction("Sum", np.sum), "reduce_max": _reduction("Max", np.max)},
-    **{"reduce_min": _reduction("Min", np.min), "reduce_prod": _reduction("Prod", np.prod)},
-    **{"reduce_and": _reduction("All", np.all), "reduce_or": _reduction("Any", np.any)},
+    **dict.fromkeys(_REDUCTIONS, _reduction),
     **{"argmax": _greatest("ArgMax", np.argmax), "argmin": _greatest("ArgMin", np.argmin)},
     **{"cumsum": _cumulated("Cumsum"), "cumprod": _cumulated("Cumprod"), "dot_general": _product},
     **{"conv_general_dilated": _convolution, "reduce_window_max": _max_pool},
