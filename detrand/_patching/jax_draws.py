@@ -50,14 +50,17 @@ _draw.multiple_results = True
 dispatch.prim_requires_devices_during_lowering.add(_draw)
 
 
-def draw(numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *operands: Any) -> jax.Array:
+def draw(
+    op_type: str, numbers: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: Any, *operands: Any
+) -> jax.Array:
     """Return what ``numbers(*operands)`` returns in each execution of the program being traced; outside a trace, now.
 
-    The operands are arrays or tracers, through which no gradient passes; the result has the shape and dtype.
+    The operands are arrays or tracers, through which no gradient passes; the result has the shape and dtype. The type
+    is that of TensorFlow's op.
     """
     aval = jax.core.ShapedArray(shape, dtype)
     operands = tuple(jax.lax.stop_gradient(operand) for operand in operands)
-    (drawn,) = _draw.bind(*operands, numbers=numbers, aval=aval)
+    (drawn,) = _draw.bind(*operands, op_type=op_type, numbers=numbers, aval=aval)
     return drawn
 
 
@@ -72,16 +75,16 @@ def is_tracing() -> bool:
 
 
 @_draw.def_impl
-def _now(*operands: Any, numbers: Callable[..., np.ndarray], aval: Any) -> list[jax.Array]:
+def _now(*operands: Any, op_type: str, numbers: Callable[..., np.ndarray], aval: Any) -> list[jax.Array]:
     return [jax.numpy.asarray(numbers(*map(np.asarray, operands)), aval.dtype)]
 
 
 @_draw.def_effectful_abstract_eval
-def _abstract(*operands: Any, numbers: Callable[..., np.ndarray], aval: Any) -> Any:
+def _abstract(*operands: Any, op_type: str, numbers: Callable[..., np.ndarray], aval: Any) -> Any:
     return [aval], _EFFECTS
 
 
-def _lower(ctx: Any, *operands: Any, numbers: Callable[..., np.ndarray], aval: Any) -> Any:
+def _lower(ctx: Any, *operands: Any, op_type: str, numbers: Callable[..., np.ndarray], aval: Any) -> Any:
     def call(*arrays: Any) -> tuple[np.ndarray]:
         return (np.asarray(numbers(*map(np.asarray, arrays)), aval.dtype),)
 

@@ -29,10 +29,12 @@ class Op(NamedTuple):
     """A random op that is about to draw.
 
     Attributes:
+      type: TensorFlow's type of it.
       state: its ``seed``, its ``op_seed`` and the ``counter`` that it has come to.
       reserved: how far each of its runs moves the counter on.
     """
 
+    type: str
     state: dict[str, int]
     reserved: int
 
@@ -51,7 +53,7 @@ def next_op(op_type: str, shape: Any, dtype: str, executes: Callable[[], bool] =
     if node is not None:
         counter = node.counter
         node.counter += reserved
-    return Op({"seed": seed, "op_seed": op_seed, "counter": counter}, reserved)
+    return Op(op_type, {"seed": seed, "op_seed": op_seed, "counter": counter}, reserved)
 
 
 _SEEDS = ((2,), "int32")  # shape and dtype of what is drawn for a stateless op's seed

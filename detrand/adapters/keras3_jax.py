@@ -47,7 +47,7 @@ class JaxDraws(ArrayDraws):
             parameters = dict(zip(unknown, arrays, strict=True))
             return numbers(**{**op.state, "counter": next(counters)}, **parameters)
 
-        return jax_draws.draw(of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
+        return jax_draws.draw(op.type, of_execution, shape, jax.dtypes.canonicalize_dtype(dtype), *unknown.values())
 
     def cast(self, value: Any, dtype: str) -> Any:
         """Return an array of JAX in a dtype."""

@@ -189,8 +189,14 @@ class Report:
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
-        if any(each.fault is Fault.DRAWN_SHAPE for each in found):  # constant mode takes this for another fault
-            found = tuple(each for each in found if {*each.checks} != {"constant-mode"})
+        if drawn := {_lines(each) for each in found if each.fault is Fault.DRAWN_SHAPE}:
+            # Constant mode takes this for another fault, and a check that does not compare shapes for an unknown one.
+            found = tuple(
+                each
+                for each in found
+                if {*each.checks} != {"constant-mode"}
+                and not (each.fault is Fault.UNEXPLAINED and _lines(each) in drawn)
+            )
         if any(each.kind == "names" for each in found):
             found = _without_consequences_of_names(found)
         return tuple(sorted(found, key=lambda finding: finding.kind == "names"))
@@ -288,6 +294,11 @@ class Report:
         if self.verdict == "failed":
             return f"failed: {plural(len(self.findings), 'finding')}; {self.summary}"
         return f"{self.verdict}: {self.summary}"
+
+
+def _lines(finding: Finding) -> tuple[str, ...]:
+    """Return the lines of a finding, TF1's and the port's."""
+    return tuple("" if place is None else place.line for place in (finding.tf1, finding.port))
 
 
 def _symptom_of(finding: Finding) -> str:

@@ -79,12 +79,32 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
 
 
 def hidden_inputs(state: TraceComparison) -> Iterator[Pair]:
-    """Yield inputs of the first diverged ops that differ, and lead to a tensor that agrees, too, as behind a mask."""
+    """Yield inputs that differ, and lead to a tensor that agrees, too, as behind a mask.
+
+    They are those of the first diverged ops, and of ops of one kind that take the same variable: an embedding of words
+    that are shifted by one holds most of what the right one does.
+    """
     tf1_op, port_op = state.first_ops()
     if tf1_op is not None and port_op is not None and tf1_op.type == port_op.type:
         for pair in _other_inputs(state, tf1_op, port_op, None):
             if pair[0] not in state.tf1.matched and pair[1] not in state.port.matched:
                 yield pair
+    hidden = [_hidden_by_variable(program) for program in (state.tf1, state.port)]
+    for key, ops in hidden[0].items():
+        others = hidden[1].get(key, [])
+        for op, other in zip(ops, others, strict=True) if len(ops) == len(others) else ():
+            yield from _other_inputs(state, op, other, None)
+
+
+def _hidden_by_variable(program: Program) -> Mapping[tuple[str, str], list[TracedOp]]:
+    """Return the ops without a counterpart from which a tensor with one is computed, by kind and variable."""
+    reads, diverged = program.trace.reads, {op.name for op in program.diverged}
+    found = defaultdict[tuple[str, str], list[TracedOp]](list)
+    for op in program.trace.without_counterpart(program.matched):
+        for variable in {reads[name] for name in (op.name, *op.sources) if name in reads} - diverged:
+            if op.name not in diverged:
+                found[kind(op), variable].append(op)
+    return found
 
 
 def same_outputs(state: TraceComparison, tf1_op: TracedOp, port_op: TracedOp) -> Iterator[Pair]:

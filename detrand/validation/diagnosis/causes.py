@@ -118,6 +118,7 @@ _ONLY_IN_ONE = {
     "FloorDiv": "rounds down",
     "Round": "rounds",
     "ReverseV2": "reverses",
+    "ConcatV2": "concatenates",
     "Cumsum": "sums up",
     "LRN": "normalizes",
     "FusedBatchNormV3": "normalizes",
@@ -960,6 +961,15 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     elif added and is_all:
         title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
         yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
+    halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
+    if halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
+        is_half = halves[0] == {"L2Loss"}
+        sums = ["half of it, as tf.nn.l2_loss computes", "all of it"]
+        remedy = (
+            "divide the sum of squares by 2 in the port" if is_half else "take the whole sum of squares in the port"
+        )
+        yield of_values("sum of squares", *(sums if is_half else sums[::-1]), remedy=remedy)
+        return
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):

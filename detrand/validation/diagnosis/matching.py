@@ -128,13 +128,27 @@ def stop_in_one_program(
 
 
 def _variables_before_stops(trace: Trace, variables: Collection[str]) -> Iterator[tuple[str, list[str]]]:
-    # Moments stop the gradient of the mean in the variance, which is 0.
-    in_moments = {source for op in trace.ops.values() if op.type == "SquaredDifference" for source in op.sources}
-    for name in sorted(_passed(trace) - in_moments):
+    for name in sorted(_passed(trace) - _without_effect(trace)):
         if trace.ops[name].type == "StopGradient":
             needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
             if stopped := sorted({trace.reads[str(each)] for each in needed if each in trace.reads} & {*variables}):
                 yield name, stopped
+
+
+def _without_effect(trace: Trace) -> set[str]:
+    """Return the ops that stop a gradient which is 0.
+
+    Moments stop that of the mean in the variance, and the logarithm of a sum of exponentials that of the greatest
+    number, which is subtracted from all and added again.
+    """
+    found = {source for op in trace.ops.values() if op.type == "SquaredDifference" for source in op.sources}
+    for op in trace.ops.values() if "StopGradient" in {each.type for each in trace.ops.values()} else ():
+        if op.type == "Sub" and len(op.inputs) == 2 and op_of(op.inputs[1]) in trace.ops:
+            shift = trace.ops[op_of(op.inputs[1])]
+            if shift.type == "StopGradient":
+                before = (trace.ops[name] for name in all_upstream(shift.sources, lambda name: trace.ops[name].sources))
+                found |= {shift.name for each in before if each.type == "Max" and each.inputs[0] == op.inputs[0]}
+    return found
 
 
 def _passed(trace: Trace) -> set[str]:
@@ -149,7 +163,7 @@ def _stops(trace: Trace, gradients: Mapping[str, bool], inputs: Collection[int])
     """Yield the ops, nearest to the outputs, that stop the gradients of all variables whose gradients differ, only."""
     differing = {name for name, agrees in gradients.items() if not agrees}
     given = {trace.inputs[position] for position in inputs}
-    passed = _passed(trace)
+    passed = _passed(trace) - _without_effect(trace)
     for name, op in trace.ops.items():
         if name in passed and op.type in _STOPS:
             needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
@@ -608,6 +622,8 @@ class TraceComparison:
             takers = [op for op in self.tf1.diverged if ends[0] in op.inputs]
             of_type = [op for op in takers if taker and op.type == self.port.trace.ops[taker].type]
             tf1_op, port_op = (of_type[0], self.port.trace.ops[taker]) if of_type else (tf1_op, port_op)
+        elif suspects is None and taker and not self.port.region(ends[1]):
+            port_op = self.port.trace.ops[taker]
         if tf1_op is not None and suspects is None:
             port_op = self._in_place_of_transposition(tf1_op) or port_op
         regions = self.tf1.region(ends[0]), self.port.region(ends[1])

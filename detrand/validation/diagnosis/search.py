@@ -669,13 +669,15 @@ class _Search:
     ) -> tuple[Trial, TraceComparison] | None:
         """Return a trial that sets an attribute in all ops of the port that may differ as a suspect does.
 
-        The counterpart of an op has TF1's value of the attribute; an op of which it is not known agrees then.
+        These are ops of its type, and ops of its line, which may be parts of one function. The counterpart of an op has
+        TF1's value of the attribute; an op of which it is not known agrees then.
         """
         tf1_op, port_op, name = suspects
         pairs = [
             (op, state.counterparts(op))
             for op in self._all_ops
-            if op.type == port_op.type and op.attributes.get(name) == port_op.attributes[name]
+            if (op.type == port_op.type or op.line == port_op.line)
+            and op.attributes.get(name) == port_op.attributes[name]
         ]
         pairs = [(op, found) for op, found in pairs if op.name != port_op.name and _may_have(found, name, tf1_op)]
         trial = self._set_in(done, ends, suspects, [port_op, *(op for op, _ in pairs)]) if pairs else None

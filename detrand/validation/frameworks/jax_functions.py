@@ -82,7 +82,7 @@ TYPES = {
         "dynamic_update_slice": "TensorScatterUpdate",
     },
     **{"scatter-add": "TensorScatterAdd", "scatter_add": "TensorScatterAdd", "select_n": "SelectV2"},
-    **{"dot_general": "Einsum", "conv_general_dilated": "Conv2D", "detrand_draw": "RandomUniform"},
+    **{"dot_general": "Einsum", "conv_general_dilated": "Conv2D"},
     **{"random_bits": "RandomBits", "threefry2x32": "RandomBits", "random_wrap": "RandomKey", "while": "While"},
     **{"random_seed": "RandomKey", "random_unwrap": "RandomKey", "random_fold_in": "RandomKey", "scan": "While"},
     **{"take": "GatherV2", "_take": "GatherV2", "_one_hot": "OneHot"},

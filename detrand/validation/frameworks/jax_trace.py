@@ -214,7 +214,7 @@ class JaxTrace(RecordedPort):
         steps = FUNCTIONS.get(equation.name) if equation.parts else STEPS.get(equation.name)
         if steps is not None and self._by_steps(equation, steps):
             return
-        if steps is not None or equation.name not in TYPES:
+        if steps is not None or equation.name not in (*TYPES, DRAW):
             self.whole.add(equation.name)
         for part in equation.parts:
             self._add(part, groups, absorbed)
@@ -342,7 +342,8 @@ def _error_of_jax(error: BaseException) -> BaseException:
 
 
 def _as_one_op(step: Any, equation: Equation) -> Any:
-    return step(TYPES.get(equation.name, equation.name), equation.compute, *equation.inputs)
+    op_type = equation.params["op_type"] if equation.name == DRAW else TYPES.get(equation.name, equation.name)
+    return step(op_type, equation.compute, *equation.inputs)
 
 
 _NAMES = {DRAW: "drawn", "conv_general_dilated": "conv", "dot_general": "matmul", "_softmax": "softmax"}

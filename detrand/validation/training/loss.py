@@ -7,6 +7,7 @@ what differs is in the backward pass.
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -55,7 +56,7 @@ def loss_of_outputs(migration: Migration, step: int, batch: tuple[Any, Any], out
     inputs = [
         LossInput(name, name if path == OUTPUT else f"{name}{path}")
         for name, each in zip(("inputs", "labels", "outputs"), structure, strict=True)
-        for path in leaves_by_path(each)
+        for path in _paths(each)
     ]
     leaves = flatten(structure)
     given = [number for number, leaf in enumerate(leaves) if isinstance(leaf, (np.ndarray, np.generic))]
@@ -95,6 +96,12 @@ def loss_of_outputs(migration: Migration, step: int, batch: tuple[Any, Any], out
         expect=(),
     )
     return LossOfOutputs(total_losses, tuple(inputs[number] for number in given))
+
+
+def _paths(structure: Any) -> list[str]:
+    """Return the paths of a structure's leaves in the order of `flatten`."""
+    numbers = leaves_by_path(packed_as(structure, itertools.count()))
+    return sorted(numbers, key=lambda path: numbers[path])
 
 
 def _make_global_step(step: int) -> None:

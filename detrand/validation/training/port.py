@@ -386,9 +386,17 @@ class TrainedPort:
         others, gradients = self._framework.loss_and_gradients(compute, self._trained_variables, self._model)
         trained = self._trained_variables()
         outputs, loss, regularization, scale = others
+        outputs = map_structure(self._before_update, outputs)
         gradients = [_times(gradient, None if scale is None else 1 / scale) for gradient in gradients]
         self._update(gradients, trained, guide, scale)
         return outputs, loss, regularization, gradients
+
+    def _before_update(self, output: Any) -> Any:
+        """Return an output as it is before the update: it may be a variable, or share the memory of one."""
+        if self._framework.no_graph:
+            return self._tensors(as_array(output))
+        is_variable = isinstance(output, tf.Variable) or is_instance_of_loaded(output, "keras", "Variable")
+        return tf.convert_to_tensor(output) if is_variable else output
 
     def _scaled(self, loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Return the loss as the optimizer scales it, so that float16 holds its gradients, and the scale or None."""
