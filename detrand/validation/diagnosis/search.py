@@ -186,6 +186,7 @@ class _Search:
         self._search_in(port)
         self.trials: list[Trial] = []
         self._rtol, self.is_fine = RTOLS[0], False
+        self._informative: Collection[str] = ()
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
 
@@ -197,6 +198,7 @@ class _Search:
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
         first = self._port.run()
+        self._informative = first.of_outputs(self._differing).values.keys()
         state = self._compared(first)
         if not state.differs or not state.diverged or state.differs_slightly:
             self._rtol, self.is_fine = RTOLS[1], True
@@ -506,7 +508,7 @@ class _Search:
         return None
 
     def _compared(self, port: Trace) -> TraceComparison:
-        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol)
+        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol, self._informative)
 
     def _run(self, done: Substitution, trial: Trial) -> TraceComparison | None:
         try:
@@ -630,9 +632,10 @@ class _Search:
         """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
         if not rest.diverged:
             return True
-        for before, after, end in zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True):
+        programs, lost = ((state.tf1, state.port), (rest.tf1, rest.port)), (0, rest.lost - state.lost)
+        for before, after, end, less in zip(*programs, trial.ends, lost, strict=True):
             given = {op.name for op in (*before.region(end), *before.copies(end))}
-            if len(before.diverged) - len(after.diverged) > sum(op.name in given for op in before.diverged):
+            if len(before.diverged) - len(after.diverged) - less > sum(op.name in given for op in before.diverged):
                 return True
         return False
 
@@ -649,7 +652,9 @@ class _Search:
         differing = [(*pair, name) for pair in pairs for name in differing_attributes(*pair)]
         for suspects in differing[:_MOST_RUNS]:
             best = self._set_in(done, ends, suspects, [suspects[1]])
-            best = best if best is not None and best[1].diverged <= most else None
+            # A port that makes zeros of what differs seems to agree: then no more of TF1 does.
+            heals = best is not None and (not best[1].diverged or len(best[1].tf1.diverged) < len(state.tf1.diverged))
+            best = best if best is not None and heals and best[1].diverged <= most else None
             limit = most if best is None else best[1].diverged - 1
             before = state if best is None else best[1]
             together = self._set_in_all(state, done, ends, suspects)
@@ -669,15 +674,13 @@ class _Search:
     ) -> tuple[Trial, TraceComparison] | None:
         """Return a trial that sets an attribute in all ops of the port that may differ as a suspect does.
 
-        These are ops of its type, and ops of its line, which may be parts of one function. The counterpart of an op has
-        TF1's value of the attribute; an op of which it is not known agrees then.
+        The counterpart of an op has TF1's value of the attribute; an op of which it is not known agrees then.
         """
         tf1_op, port_op, name = suspects
         pairs = [
             (op, state.counterparts(op))
             for op in self._all_ops
-            if (op.type == port_op.type or op.line == port_op.line)
-            and op.attributes.get(name) == port_op.attributes[name]
+            if op.type == port_op.type and op.attributes.get(name) == port_op.attributes[name]
         ]
         pairs = [(op, found) for op, found in pairs if op.name != port_op.name and _may_have(found, name, tf1_op)]
         trial = self._set_in(done, ends, suspects, [port_op, *(op for op, _ in pairs)]) if pairs else None

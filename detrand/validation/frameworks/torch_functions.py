@@ -169,14 +169,6 @@ def _amin(step: Step, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return step("Min", lambda x, axes: torch.amin(x, axes, keepdim), input, _axes(input, dim or None))
 
 
-def _logsumexp(step: Step, input: Any, dim: Any, keepdim: bool = False) -> Any:
-    greatest = _amax(step, input, dim, keepdim=True)
-    total = _sum(step, step("Exp", torch.exp, step("Sub", torch.sub, input, greatest)), dim, keepdim)
-    shape = total.shape
-    shift = greatest if keepdim else step("Reshape", lambda x: x.reshape(shape), greatest)
-    return step("AddV2", torch.add, step("Log", torch.log, total), shift)
-
-
 def _extreme(op_type: str, of_all: Callable[..., Any], of_two: Callable[..., Any]) -> Callable[..., Any]:
     def steps(step: Step, input: Any, other: Any = None) -> Any:
         if isinstance(other, int):
@@ -864,14 +856,7 @@ STEPS: Mapping[str, Callable[..., Any]] = {
         for name, other in _REFLECTED.items()
         if _FUNCTIONS[other]
     },
-    **{
-        "mean": _mean,
-        "sum": _sum,
-        "amax": _amax,
-        "logsumexp": _logsumexp,
-        "softmax": _softmax,
-        "log_softmax": _log_softmax,
-    },
+    **{"mean": _mean, "sum": _sum, "amax": _amax, "softmax": _softmax, "log_softmax": _log_softmax},
     **{"var": _variance, "var_mean": _variance_and_mean, "std": _deviation},
     **{"softplus": _softplus, "hardsigmoid": _hard_sigmoid},
     **{"broadcast_tensors": _broadcast_tensors, "copy": _copy},

@@ -11,6 +11,7 @@ import numpy as np
 
 from detrand._patching.optimizers import hyperparameters_of_tf1_optimizer
 from detrand.checkpoints.upstream import all_upstream, input_ops
+from detrand.comparison.structures import map_structure
 from detrand.errors import MigrationError
 from detrand.packages import tf
 from detrand.random_op_diff import uncontrolled_in
@@ -157,6 +158,7 @@ def _built(
     inputs, labels = fed
     towers = build_towers(migration, Replicas(migration.name, migration.strategy), inputs, training=True)
     outputs = towers.outputs
+    fetched = map_structure(lambda each: tf.identity(each) if isinstance(each, tf.Variable) else each, outputs)
     of_model = joined_variables("tf1", session.graph)
     has_step = v1.train.get_global_step() is not None
     step = v1.train.get_or_create_global_step()  # which the loss may read
@@ -171,7 +173,7 @@ def _built(
     lines = {name: decay.line for name, decay in decays.items() if decay.line} | lines_of_penalties([loss], view)
     before = steps.values_of_step(
         rate=update.rate,
-        outputs=outputs,
+        outputs=fetched,
         regularization=regularization,
         loss=loss,
         metrics=metrics,

@@ -1,0 +1,192 @@
+"""Faults that people make in models of PyTorch as a whole: what words a decoder gets, what a loss penalizes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from detrand import Migration, TrainStep, enable_v1_layers, validate
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+
+v1 = tf.compat.v1
+SIZE, WORDS, TAGS = 4, 11, 3
+NUMBERS = np.random.default_rng(0)
+PHRASES = NUMBERS.integers(2, WORDS, (3, 5)).astype(np.int32)
+ROWS = NUMBERS.normal(size=(6, 4)).astype(np.float32)
+
+
+def findings(tf1, port, inputs, checks=("constant-weights", "random-inference"), **train):
+    with enable_v1_layers():
+        migration = Migration(tf1=tf1, port=port, inputs=inputs, train=TrainStep(**train) if train else None)
+        return validate(migration, checks=[*checks]).findings
+
+
+def rate(parameters):
+    return torch.optim.SGD(parameters, 0.1)
+
+
+def descent():
+    return v1.train.GradientDescentOptimizer(0.1)
+
+
+# A decoder, which gets the word before each one.
+
+
+def decoder(words, training):
+    table = v1.get_variable("embedding", (WORDS, SIZE))
+    shifted = tf.concat([tf.ones_like(words[:, :1]), words[:, :-1]], 1)
+    embedded, cell = tf.nn.embedding_lookup(table, shifted), v1.nn.rnn_cell.BasicLSTMCell(SIZE, name="cell")
+    state, outputs = cell.zero_state(tf.shape(words)[0], tf.float32), []
+    for step in range(PHRASES.shape[1]):
+        output, state = cell(embedded[:, step], state)
+        outputs.append(v1.layers.dense(output, WORDS, name="logits", reuse=v1.AUTO_REUSE))
+    return tf.stack(outputs, 1)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.cell, self.logits = nn.Embedding(WORDS, SIZE), nn.LSTMCell(4, 4), nn.Linear(SIZE, WORDS)
+
+    def forward(self, words):
+        embedded = self.embedding(self.shifted(words))
+        hidden = cell = embedded.new_zeros(len(words), SIZE)
+        outputs = []
+        for step in range(words.shape[1]):
+            hidden, cell = self.cell(embedded[:, step], (hidden, cell))
+            outputs.append(self.logits(hidden))
+        return torch.stack(outputs, 1)
+
+    def shifted(self, words):
+        return torch.cat([torch.ones_like(words[:, :1]), words[:, :-1]], 1)
+
+
+class NotShifted(Decoder):
+    def shifted(self, words):
+        return words
+
+
+def test_words_that_are_not_shifted_are_one_finding_at_the_embedding():
+    assert not findings(decoder, Decoder, PHRASES)
+    (finding,) = findings(decoder, NotShifted, PHRASES)
+    assert finding.title == "only TF1 concatenates"
+    assert finding.tf1.source.startswith(("shifted = ", "embedded, cell = "))
+    assert finding.port.op == "embedding/embedding (GatherV2)"
+    assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
+# A conditional random field, whose transitions are an output.
+
+
+def field(x, training):
+    logits, transitions = v1.layers.dense(x, TAGS, name="tags"), v1.get_variable("transitions", (TAGS, TAGS))
+    scores = logits[:, :, tf.newaxis] + transitions
+    return {"sums": tf.reduce_logsumexp(scores, 1), "logits": logits, "transitions": transitions}
+
+
+class Field(nn.Module):
+    axis = 1
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.transitions = nn.Linear(4, TAGS), nn.Parameter(torch.zeros(TAGS, TAGS))
+
+    def forward(self, x):
+        logits = self.tags(x)
+        scores = logits[:, :, None] + self.transitions
+        return {"sums": torch.logsumexp(scores, self.axis), "logits": logits, "transitions": self.transitions}
+
+
+class AlongTags(Field):
+    axis = 2
+
+
+OF_FIELD = {
+    "labels": np.zeros(6, np.int32),
+    "tf1_loss": lambda labels, outputs: tf.reduce_mean(outputs["sums"]) + tf.reduce_sum(outputs["transitions"]),
+    "port_loss": lambda labels, outputs: outputs["sums"].mean() + outputs["transitions"].sum(),
+    "tf1_optimizer": descent,
+    "port_optimizer": rate,
+}
+
+
+@pytest.mark.slow
+def test_an_output_that_is_a_parameter_is_compared_as_it_is_before_the_update():
+    assert not findings(field, Field, ROWS, ["training-steps"], **OF_FIELD)
+
+
+@pytest.mark.slow
+def test_the_shift_of_a_logsumexp_stops_no_gradient():
+    (finding,) = findings(field, AlongTags, ROWS, ["random-training", "training-steps"], **OF_FIELD)
+    assert finding.port.op == "logsumexp (logsumexp)"
+
+
+# A loss that penalizes weights by itself.
+
+MADE = []
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.norm, self.logits = nn.Linear(4, 5), nn.BatchNorm1d(5, 1e-3, 0.01), nn.Linear(5, TAGS)
+        MADE[:] = [self]
+
+    def forward(self, x):
+        return self.logits(torch.relu(self.norm(self.hidden(x))))
+
+
+def layers(x, training):
+    hidden = v1.layers.batch_normalization(v1.layers.dense(x, 5, name="hidden"), training=training, name="norm")
+    return v1.layers.dense(tf.nn.relu(hidden), TAGS, name="logits")
+
+
+def tf1_loss(labels, outputs):
+    kernels = [each for each in v1.trainable_variables() if "kernel" in each.name]
+    return tf.reduce_mean(tf.square(outputs - labels)) + 0.1 * tf.add_n(list(map(tf.nn.l2_loss, kernels)))
+
+
+def penalizing(of, factor):
+    def port_loss(labels, outputs):
+        weights = [each for name, each in MADE[0].named_parameters() if of(name)]
+        return functional.mse_loss(outputs, labels) + factor * sum(each.pow(2).sum() for each in weights)
+
+    return port_loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of", "factor", "title", "remedy"),
+    [
+        (
+            lambda name: name.endswith("weight"),
+            0.05,
+            "regularizer differs in norm/gamma: none (TF1), 0.05 sum(w**2) (port)",
+            "leave norm.weight out of the penalty in the port",
+        ),
+        (
+            lambda name: name.endswith("weight") and "norm" not in name,
+            0.1,
+            "regularizer differs in hidden/kernel, logits/kernel: 0.05 sum(w**2) (TF1), 0.1 sum(w**2) (port)",
+            "penalize hidden.weight, logits.weight by 0.05 sum(w**2) in the port. tf.nn.l2_loss(w) is sum(w**2) / 2",
+        ),
+        (
+            lambda name: name == "hidden.weight",
+            0.05,
+            "regularizer differs in logits/kernel: 0.05 sum(w**2) (TF1), none (port)",
+            "penalize logits.weight by 0.05 sum(w**2) in the port",
+        ),
+    ],
+    ids=["of more weights", "twice as much", "of fewer weights"],
+)
+def test_the_variables_that_a_loss_penalizes_differently_are_named(of, factor, title, remedy):
+    train = {"labels": np.zeros((6, TAGS), np.float32), "tf1_optimizer": descent, "port_optimizer": rate}
+    train |= {"tf1_loss": tf1_loss, "port_loss": penalizing(of, factor)}
+    (finding,) = findings(layers, Layers, ROWS, ["training-steps"], **train)
+    assert (finding.title, finding.remedy) == (title, remedy)
+    assert finding.confirmed == "with TF1's penalties, the losses agree"
+    assert (
+        finding.port.source
+        == "return functional.mse_loss(outputs, labels) + factor * sum(each.pow(2).sum() for each in weights)"
+    )
