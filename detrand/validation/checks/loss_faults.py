@@ -127,6 +127,16 @@ class LossFaults:
         known = self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
         return known or self._other_positions() or self._misread()
 
+    @property
+    def is_multiple(self) -> bool:
+        """Whether the port's loss is the same multiple of TF1's for other outputs, too, as far as that is known."""
+        if self._other is None or not self._target or self._loss.value is None:
+            return True
+        loss, target = self._other
+        return loss.value is None or math.isclose(
+            loss.value * self._target, self._loss.value * target, rel_tol=CLOSE, abs_tol=1e-12
+        )
+
     def in_terms(self) -> list[Finding]:
         """Return a finding for each term of the loss that differs, if others agree."""
         tf1, port = Loss(self._tf1, self._loss.arrays), Loss(self._loss.trace, self._loss.arrays)

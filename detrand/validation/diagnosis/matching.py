@@ -533,6 +533,10 @@ class TraceComparison:
 
         None if there is no such term. The terms may be added up in any order.
         """
+        traces = self.tf1.trace, self.port.trace
+        outputs = [trace.values.get(name) for trace in traces for name in trace.outputs.values()]
+        if any(value is not None and value.size != 1 for value in outputs):
+            return None
         for who, mine, other in (("TF1", self.tf1, self.port), ("the port", self.port, self.tf1)):
             if len(mine.trace.outputs) != 1 or len(other.trace.outputs) != 1:
                 return None
