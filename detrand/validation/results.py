@@ -323,8 +323,7 @@ def explain_outputs(findings: Iterable[Finding]) -> bool:
 
 def _is_one_known_fault(findings: Sequence[Finding]) -> bool:
     """Return whether there is one finding, with a known cause that explains all that differs."""
-    unknown = (Fault.UNEXPLAINED, Fault.POSSIBLE)
-    return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in unknown
+    return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in _VAGUE
 
 
 def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -525,7 +524,11 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             more=(*first.more, place) if is_new and place is not None else first.more,
             count=first.count + each.count if is_new else max(first.count, each.count),
         )
-    return tuple(by_fault.values())
+    named = {each.title for each in by_fault.values() if each.confirmed}
+    return tuple(each for each in by_fault.values() if each.fault not in _VAGUE or named.isdisjoint(each.others[:1]))
+
+
+_VAGUE = (Fault.UNEXPLAINED, Fault.POSSIBLE)  # which may be one more place of a fault that has a name
 
 
 @dataclass(frozen=True)

@@ -1158,3 +1158,48 @@ def test_a_sum_that_several_ops_take_is_one_fault_where_the_port_leaves_it_out(c
     (finding,) = validate(Migration(tf1=tf1, port=port, inputs=ROWS), checks=["random-inference"]).findings
     assert finding.title == f"only TF1 adds {'sub' if centered else 'input 0 (rows)'}"
     assert finding.confirmed == "with TF1's value here, the rest agrees"
+
+
+def test_an_epsilon_and_a_root_that_only_tf1_has_are_one_finding():
+    def distance(inputs, training):
+        hidden = dense(inputs, 6, "in")
+        return dense(tf.square(3.0 - tf.sqrt(tf.square(hidden) + 0.1)), 2, "out")
+
+    def of_squares(inputs, training):
+        hidden = dense(inputs, 6, "in")
+        return dense((3.0 - hidden**2.0) ** 2.0, 2, "out")
+
+    report = validate(Migration(tf1=distance, port=shim_port(of_squares), inputs=ROWS), checks=["random-inference"])
+    (finding,) = report.findings
+    assert finding.title == "only TF1 adds 0.1, then takes a square root", str(report)
+
+
+def test_a_sum_of_squares_and_its_half_are_named():
+    def halved(inputs, training, of=tf.nn.l2_loss):
+        hidden = dense(inputs, 6, "in")
+        return dense(hidden, 2, "out") + 0.1 * of(hidden)
+
+    port = shim_port(halved, of=lambda hidden: tf.reduce_sum(tf.square(hidden)))
+    (finding,) = validate(Migration(tf1=halved, port=port, inputs=ROWS), checks=["random-inference"]).findings
+    assert finding.title == "sum of squares differs: half of it, as tf.nn.l2_loss computes (TF1), all of it (port)"
+    assert finding.remedy == "divide the sum of squares by 2 in the port"
+
+
+def test_a_port_that_makes_zeros_of_what_differs_does_not_agree():
+    """A constant of TF1 that makes zeros of the heads would hide that they are split differently."""
+    names = ("queries", "keys", "values")
+
+    def heads(inputs, training, shape=(-1, 5, 2, 4), order=(0, 2, 1, 3)):
+        of_heads = [tf.transpose(tf.reshape(dense(inputs, 8, name), shape), order) for name in names]
+        mask = -1e9 * (1.0 - tf.linalg.band_part(tf.ones((5, 5)), -1, 0))
+        shares = tf.nn.softmax(tf.matmul(of_heads[0], of_heads[1], transpose_b=True) / 2.0 + mask)
+        shares = tf.nn.dropout(shares, rate=0.1) if training else shares
+        context = tf.reshape(tf.transpose(tf.matmul(shares, of_heads[2]), (0, 2, 1, 3)), (-1, 5, 8))
+        hidden = inputs + dense(context, 4, "out")
+        return hidden + dense(tf.nn.relu(dense(hidden, 6, "hidden")), 4, "last")
+
+    inputs = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
+    port = shim_port(heads, shape=(-1, 5, 4, 2), order=(0, 3, 1, 2))
+    report = validate(Migration(tf1=heads, port=port, inputs=inputs), checks=["random-inference", "random-training"])
+    (finding,) = report.findings
+    assert finding.title == "shape of an array differs: (3, 5, 2, 4) (TF1), (3, 5, 4, 2) (port)", str(report)

@@ -394,7 +394,31 @@ class LossFaults:
             if instead and self._makes_tf1s(functools.partial(_with_slices, slices=instead)):
                 (name, tf1), *_ = instead.items()
                 return self._finding(_slices_differ([*each.values()]), self._loss.trace.ops[name], in_tf1[tf1])
-        return None
+        return None if in_port else self._positions_of_tf1_only(in_tf1)
+
+    def _positions_of_tf1_only(self, slices: Mapping[_Slice, TracedOp]) -> Finding | None:
+        """Return the finding that only TF1 takes slices of labels and outputs, as for the word that comes next."""
+        given = self._tf1.inputs
+        of_inputs = [(given.index(op.sources[0]), each) for each, op in slices.items() if op.sources[0] in given]
+        taken = dict(of_inputs)
+        if not taken or len(taken) < len(of_inputs):
+            return None
+
+        def loss_of_slices(of_outputs: LossOfOutputs) -> float:
+            arrays = map(np.asarray, of_outputs.migration.first_batch())
+            inputs = tuple(taken[n].taken_from(array) if n in taken else array for n, array in enumerate(arrays))
+            loss = PortLoss(self._runner, of_outputs._replace(migration=replace(of_outputs.migration, inputs=inputs)))
+            return math.nan if loss.value is None else loss.value
+
+        reference = self._runner.tf1
+        of_losses = [(reference.loss_of_outputs(), self._target), reference.loss_of_other_outputs()]
+        for of_outputs, target in filter(None, of_losses):
+            if not math.isclose(loss_of_slices(of_outputs), target, rel_tol=RTOLS[0]):
+                return None
+        users = (each for each in self._loss.trace.ops.values() if self._loss.trace.inputs_of([each]) and each.inputs)
+        return self._finding(
+            _slices_differ([(each, None) for each in taken.values()]), next(users), next(iter(slices.values()))
+        )
 
     def _slices(self, trace: Trace) -> dict[_Slice, TracedOp]:
         """Return the slices of labels and outputs that a program takes, each with the first op that takes it."""
@@ -576,9 +600,9 @@ def _with_slices(loss: PortLoss, slices: Mapping[str, _Slice]) -> Substitution:
     return substitution
 
 
-def _slices_differ(slices: Sequence[tuple[_Slice, _Slice]]) -> Cause:
-    """Return the cause that the port takes other slices of labels and outputs, given TF1's and its own."""
-    titles = [differs(f"slice of the {tf1.what}", tf1, port) for tf1, port in slices]
+def _slices_differ(slices: Sequence[tuple[_Slice, _Slice | None]]) -> Cause:
+    """Return the cause that the port takes other slices of labels and outputs, or none, given TF1's and its own."""
+    titles = [differs(f"slice of the {tf1.what}", tf1, port or "all") for tf1, port in slices]
     taken = " and ".join(f"{tf1} of the {tf1.what}" for tf1, _ in slices)
     confirmed, remedy = f"with {taken} here, the losses agree", f"use {taken} in the port"
     return Cause("; ".join(titles), confirmed, fault=Fault.VALUE, remedy=remedy)

@@ -572,7 +572,9 @@ def _constant(divergence: Divergence) -> Iterator[Cause]:
         yield Cause(f"{words} differs: {_how_arrays_differ(*arrays)}", remedy="compute the array as TF1 does")
     elif words and divergence.attribute:
         texts = zip((divergence.tf1, divergence.port), divergence.attributes[divergence.attribute], strict=True)
-        yield of_values(words, *(_in_one_number(op, text) for op, text in texts))
+        of_tf1, of_port = (_in_one_number(op, text) for op, text in texts)
+        remedy = f"use axis {of_tf1} in the port" if words == f"axis of {op_type}" else None
+        yield of_values(words, of_tf1, of_port, remedy=remedy)
 
 
 def _mode_of_padding(divergence: Divergence) -> Iterator[Cause]:

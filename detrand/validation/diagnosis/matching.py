@@ -638,6 +638,8 @@ class TraceComparison:
         regions = self._with_padding(self._with_idle_counterparts(regions, ends))
         if tf1_op is not None and port_op is not None and suspects is None:
             tf1_op, port_op = self._of_one_type(tf1_op, port_op, regions)
+        elif port_op is not None and ends[0] is not None and {kind(op) for op in regions[1]} <= MOVES | PLUMBING:
+            tf1_op = tf1_op or self.tf1.trace.ops.get(op_of(ends[0]))  # it keeps the order that the port changes
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
