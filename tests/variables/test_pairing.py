@@ -8,6 +8,8 @@ from tf_slim.nets import inception_v3, resnet_v1, resnet_v2, vgg
 
 import detrand
 from detrand import suggest_name_map, variables_of
+from detrand.variables.pairing import pair_in_order
+from detrand.variables.spec import VariableSpec
 
 ROLES = {"weights": "kernel", "biases": "bias"}
 NORMALIZATION = ("gamma", "beta", "moving_mean", "moving_variance")
@@ -68,3 +70,10 @@ def test_inception_is_paired_in_the_order_in_which_keras_counts_its_layers():
     of_trunk = [name for name in tf1 if name.startswith("InceptionV3/Conv2d") and name.endswith("weights")]
     numbered = ["conv2d/kernel", *(f"conv2d_{number}/kernel" for number in range(1, len(of_trunk)))]
     assert [proposal.name_map[name] for name in of_trunk] == numbered
+
+
+def test_a_name_without_a_role_is_paired_with_what_is_left_of_a_role():
+    vector = VariableSpec((6,), "float32", True)
+    tf1 = dict.fromkeys(("in/bias", "highway/b", "highway/b_T"), vector)
+    port = dict.fromkeys(("first.bias", "plain.bias", "gate.bias"), vector)
+    assert pair_in_order(tf1, port, by_words=False).names == dict(zip(tf1, port, strict=True))

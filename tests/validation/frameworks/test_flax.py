@@ -576,3 +576,35 @@ def test_the_variables_of_a_cell_have_one_entry_in_the_name_map():
     assert "lstm_cell_to_flax('rnn/basic_lstm_cell', 'rnn.cell', forget_bias=0.5, optimized=True)" in check.details
     assert "'rnn/basic_lstm_cell/kernel': " not in check.details
     assert "names or forms of 4 variables differ" in check.summary
+
+
+def unit(x, training):
+    hidden = v1.layers.dense(x, 6, name="hidden")
+    return v1.layers.dense(tf.nn.l2_normalize(hidden, 1) + tf.random.normal(tf.shape(hidden)), 4, name="logits")
+
+
+class Unit(nnx.Module):
+    def __init__(self, axis=1, shape=(5, 6)):
+        self.rngs = rngs = nnx.Rngs(0)
+        self.hidden, self.logits = (nnx.Linear(*sizes, kernel_init=GLOROT, rngs=rngs) for sizes in ((4, 6), (6, 4)))
+        self.axis, self.shape = axis, shape
+
+    def __call__(self, x):
+        hidden = self.hidden(x)
+        squares = jnp.sum(hidden**2, axis=self.axis, keepdims=True)
+        return self.logits(hidden * jax.lax.rsqrt(squares) + self.rngs.normal(self.shape))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        ({}, None),
+        ({"axis": 0}, "axis of Sum differs: 1 (TF1), 0 (port)"),
+        ({"shape": (6,)}, "shape of random numbers differs: (5, 6) (TF1), (6,) (port)"),
+    ],
+    ids=["sound", "axis", "shape"],
+)
+def test_a_sum_that_keeps_its_axes_and_a_draw_are_ops_of_their_own(arguments, title):
+    migration = Migration(tf1=unit, port=partial(Unit, **arguments), inputs=numbers(5, 4))
+    found = validate(migration, checks=["constant-weights", "random-inference"]).findings
+    assert [finding.title for finding in found] == ([] if title is None else [title])

@@ -48,6 +48,7 @@ class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding, self.cell, self.logits = nn.Embedding(WORDS, SIZE), nn.LSTMCell(4, 4), nn.Linear(SIZE, WORDS)
+        self.cell.bias_hh.requires_grad_(False)
 
     def forward(self, words):
         embedded = self.embedding(self.shifted(words))
@@ -190,3 +191,71 @@ def test_the_variables_that_a_loss_penalizes_differently_are_named(of, factor, t
         finding.port.source
         == "return functional.mse_loss(outputs, labels) + factor * sum(each.pow(2).sum() for each in weights)"
     )
+
+
+# A head that reshapes channels, and a language model.
+
+
+def head(x, training):
+    hidden = v1.layers.conv2d(x, 6, 3, padding="same", name="conv")
+    return tf.reshape(hidden, (-1, 32, 3))
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.permute(0, 3, 1, 2)).reshape(-1, 32, 3)
+
+
+def test_an_image_that_is_reshaped_with_channels_first_is_named():
+    (finding,) = findings(head, Head, NUMBERS.normal(size=(3, 4, 4, 2)).astype(np.float32))
+    assert finding.title == "order of the axes that are flattened differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)"
+    assert finding.remedy.startswith("permute the image to channels last before it is flattened")
+    assert finding.tf1.source == "return tf.reshape(hidden, (-1, 32, 3))"
+
+
+def next_words(labels, outputs):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels[:, 1:], logits=outputs[:, :-1]))
+
+
+def all_words(labels, outputs):
+    return functional.cross_entropy(outputs.reshape(-1, WORDS), labels.reshape(-1).long())
+
+
+def sound(labels, outputs):
+    return all_words(labels[:, 1:], outputs[:, :-1])
+
+
+@pytest.mark.slow
+def test_slices_that_only_the_loss_of_tf1_takes_are_named():
+    train = {"labels": PHRASES, "tf1_loss": next_words, "tf1_optimizer": descent, "port_optimizer": rate}
+    assert not findings(decoder, Decoder, PHRASES, ["training-steps"], port_loss=sound, **train)
+    (finding,) = findings(decoder, Decoder, PHRASES, ["training-steps"], port_loss=all_words, **train)
+    of_labels, of_outputs = finding.title.removeprefix("loss: ").split("; ")
+    assert of_labels == "slice of the labels differs: [:, 1:] (TF1), all (port)"
+    assert of_outputs == "slice of the outputs differs: [:, :-1] (TF1), all (port)"
+
+
+@pytest.mark.slow
+def test_a_tensor_that_a_loss_takes_has_its_own_key():
+    def outputs(x, training):
+        hidden = v1.layers.dense(x, TAGS, name="tags")
+        return {"q": hidden, "best": tf.tanh(hidden), "next": tf.sin(hidden)}
+
+    class Outputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tags = nn.Linear(4, TAGS)
+
+        def forward(self, x):
+            hidden = self.tags(x)
+            return {"q": hidden, "best": torch.tanh(hidden), "next": torch.sin(hidden)}
+
+    train = {"labels": ROWS[:, :TAGS], "tf1_optimizer": descent, "port_optimizer": rate}
+    train["tf1_loss"] = lambda labels, outputs: tf.reduce_mean(tf.exp(outputs["next"]) * outputs["q"] * labels)
+    train["port_loss"] = lambda labels, outputs: (torch.exp(outputs["best"]) * outputs["q"] * labels).mean()
+    (finding,) = findings(outputs, Outputs, ROWS, ["training-steps"], **train)
+    assert finding.title == "loss: Exp takes different tensors: outputs['next'] (TF1), outputs['best'] (port)"
