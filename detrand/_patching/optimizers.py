@@ -244,6 +244,49 @@ def corrects_before_epsilon(optimizer: Any) -> str:
     return "PyTorch" if is_torchs else ""
 
 
+def adds_epsilon_to_root(optimizer: Any) -> bool:
+    """Return whether an optimizer is an RMSprop of PyTorch, which adds its epsilon to the root of the average."""
+    return is_instance_of_loaded(optimizer, "torch", "optim.RMSprop")
+
+
+def epsilon_in_root(optimizer: Any) -> None:
+    """Make an RMSprop of PyTorch take the root of the average and its epsilon, as TF1's does.
+
+    Each parameter is set anew after a step, from what it and its momentum were before.
+    """
+    import torch
+
+    before: list[tuple[dict[str, Any], Any, Any, Any]] = []
+
+    def keep(*_: Any) -> None:
+        trained = ((group, each) for group in optimizer.param_groups for each in group["params"])
+        states = ((group, each, optimizer.state.get(each, {})) for group, each in trained if each.grad is not None)
+        before[:] = [
+            (
+                group,
+                each,
+                each.detach().clone(),
+                torch.clone(state["momentum_buffer"]) if group["momentum"] and state else 0.0,
+            )
+            for group, each, state in states
+        ]
+
+    @torch.no_grad()  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def correct(*_: Any) -> None:
+        for group, parameter, weight, momentum in before:
+            state = optimizer.state[parameter]
+            average = state["square_avg"] - (state["grad_avg"] ** 2 if group["centered"] else 0)
+            gradient = parameter.grad + group["weight_decay"] * weight
+            update = group["momentum"] * momentum + gradient / torch.sqrt(average + group["eps"])
+            if group["momentum"]:
+                state["momentum_buffer"].copy_(update)
+            parameter.copy_(weight - group["lr"] * update)
+
+    optimizer.register_step_pre_hook(keep)
+    handle = optimizer.register_step_post_hook(correct)
+    optimizer._optimizer_step_post_hooks.move_to_end(handle.id, last=False)  # before a schedule of the user's steps
+
+
 def is_average(optimizer: Any) -> bool:
     """Return whether an object is a ``tf.train.ExponentialMovingAverage``."""
     return is_instance_of_loaded(optimizer, "tensorflow", "train.ExponentialMovingAverage")

@@ -14,6 +14,7 @@ import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded, underlying_variable
 from detrand._patching.optimizers import (
+    adds_epsilon_to_root,
     corrects_before_epsilon,
     corrects_bias,
     has_hooks,
@@ -38,6 +39,7 @@ from detrand.validation.training.probe import (
     APPLIED,
     BIAS_OF_ADAM,
     EPSILON_OF_ADAM,
+    EPSILON_OF_RMSPROP,
     RATE,
     SIZES,
     InPort,
@@ -211,6 +213,8 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
         changes[APPLIED] = tf1.applied  # first, so that it is left out if another change does the same
     if whose := corrects_before_epsilon(optimizer):
         changes[EPSILON_OF_ADAM] = True
+    if adds_epsilon_to_root(optimizer):
+        changes[EPSILON_OF_RMSPROP] = True
     who_corrects = corrects_bias(optimizer)
     changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
     if rates_differ and not is_tf1_optimizer(optimizer):
@@ -224,6 +228,8 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     if whose:
         title, own_form = f"{whose}'s {EPSILON_OF_ADAM}", (OwnForm.EPSILON_OF_ADAM, "")
         causes[EPSILON_OF_ADAM] = Cause(title, _WITH_VALUE, own_form=own_form)
+    remedy = "subclass torch.optim.RMSprop in the port with a step that divides by (square_avg + eps).sqrt()"
+    causes[EPSILON_OF_RMSPROP] = Cause(EPSILON_OF_RMSPROP, _WITH_VALUE, remedy=remedy)
     if who_corrects:
         causes[BIAS_OF_ADAM] = Cause(
             f"{who_corrects}'s {BIAS_OF_ADAM}",

@@ -22,6 +22,7 @@ from detrand._patching.keras import is_instance_of_loaded
 from detrand._patching.optimizers import (
     before_each_step_in_torch,
     epsilon_as_in_tf1,
+    epsilon_in_root,
     is_tf1_optimizer,
     is_torch_optimizer,
     learning_rate_of,
@@ -53,6 +54,7 @@ RATE, APPLIED = "learning_rate", "applied gradients"
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 EPSILON_OF_ADAM = "Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
+EPSILON_OF_RMSPROP = "PyTorch's RMSprop adds epsilon to the root of the average, TF1's to the average"
 BIAS_OF_ADAM = "Adam corrects the bias of its moments, TF1's optimizer uses them as they are"
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
@@ -221,13 +223,15 @@ def needed_changes(
         def changed(optimizer: Any) -> Any:
             if RATE in names:
                 optimizer = _with_rates(optimizer, changes[RATE])
-            own = (RATE, APPLIED, EPSILON_OF_ADAM, BIAS_OF_ADAM)
+            own = (RATE, APPLIED, EPSILON_OF_ADAM, EPSILON_OF_RMSPROP, BIAS_OF_ADAM)
             given = {name: changes[name] for name in names if name not in own}
             given |= {name: None for name in CLIPPING_ARGUMENTS if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
                 set_hyperparameter(optimizer, name, value)
             if EPSILON_OF_ADAM in names:
                 epsilon_as_in_tf1(optimizer)
+            if EPSILON_OF_RMSPROP in names:
+                epsilon_in_root(optimizer)
             if BIAS_OF_ADAM in names:
                 without_bias_correction(optimizer)
             return optimizer

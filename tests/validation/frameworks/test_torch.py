@@ -380,6 +380,24 @@ def test_a_hook_that_is_not_read_may_clip_gradients():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("momentum", "centered"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_where_an_rmsprop_adds_its_epsilon_is_named(momentum, centered):
+    def rmsprop(parameters):
+        optimizer = torch.optim.RMSprop(parameters, 0.01, 0.9, 1.0, momentum=momentum, centered=centered)
+        for each in parameters:
+            optimizer.state[each] = {"step": torch.zeros(()), "square_avg": torch.ones_like(each)}
+            optimizer.state[each] |= {name: torch.zeros_like(each) for name in ("momentum_buffer", "grad_avg")}
+        return optimizer
+
+    def tf1_optimizer():
+        return v1.train.RMSPropOptimizer(0.01, 0.9, momentum, 1.0, centered=centered)
+
+    (finding,) = validate(trained(rmsprop, tf1_optimizer), checks=["training-steps"]).findings
+    assert finding.title == "PyTorch's RMSprop adds epsilon to the root of the average, TF1's to the average"
+    assert finding.confirmed == "with TF1's value in the port's optimizer, the updates agree"
+
+
+@pytest.mark.slow
 def test_a_hook_that_needs_gradients_does_not_end_the_probe():
     def clipping_values(parameters):
         optimizer = torch.optim.SGD(parameters, 0.1)
