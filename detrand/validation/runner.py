@@ -358,8 +358,14 @@ class Runner:
         tf1, config = self.tf1, self.port(TRAINING).config
         program, inputs = tf1.loss_of_outputs()
         initial = tf1.outcome(TRAINING).initial
-        found = find_divergences(program, config, tf1.trace_of_loss(), tf1.shapes(), (), initial)
-        return with_label_smoothing(found.divergences, inputs), inputs
+        trace = tf1.trace_of_loss()
+        found = find_divergences(program, config, trace, tf1.shapes(), (), initial)
+        named = {name: each.words for name, each in zip(trace.inputs, inputs, strict=False)}
+        divergences = [
+            replace(each, taken=(_renamed(each.taken[0], named), _renamed(each.taken[1], named)))
+            for each in found.divergences
+        ]
+        return with_label_smoothing(divergences, inputs), inputs
 
     def divergences_of_gradients(self, differing: Collection[str]) -> tuple[Divergence, ...]:
         """Return where the gradients of variables diverge in the first training step, given by TF1 name."""
@@ -537,3 +543,7 @@ def _completed(name_map: Mapping[str, str], names: Mapping[str, str], port: Coll
         name: names.get(name) or (f"{name} (missing)" if other in taken or other in port else other)
         for name, other in name_map.items()
     }
+
+
+def _renamed(names: Sequence[str], words: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(words.get(name, name) for name in names)

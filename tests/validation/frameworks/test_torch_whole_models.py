@@ -259,3 +259,20 @@ def test_a_tensor_that_a_loss_takes_has_its_own_key():
     train["port_loss"] = lambda labels, outputs: (torch.exp(outputs["best"]) * outputs["q"] * labels).mean()
     (finding,) = findings(outputs, Outputs, ROWS, ["training-steps"], **train)
     assert finding.title == "loss: Exp takes different tensors: outputs['next'] (TF1), outputs['best'] (port)"
+
+
+@pytest.mark.slow
+def test_labels_that_are_exchanged_with_their_opposites_are_called_labels():
+    def distances(labels, outputs):
+        squares = tf.reduce_sum(tf.square(outputs), 1)
+        return tf.reduce_mean(labels * squares + (1.0 - labels) * tf.nn.relu(1.5 - squares))
+
+    def the_other_way(labels, outputs):
+        squares = outputs.pow(2).sum(1)
+        return ((1.0 - labels) * squares + labels * torch.relu(1.5 - squares)).mean()
+
+    train = {"labels": np.float32([0, 1, 1, 0, 1, 0]), "tf1_optimizer": descent, "port_optimizer": rate}
+    (finding,) = findings(
+        layers, Layers, ROWS, ["training-steps"], tf1_loss=distances, port_loss=the_other_way, **train
+    )
+    assert finding.title.startswith("loss: two tensors are swapped: labels and ")
