@@ -1203,3 +1203,40 @@ def test_a_port_that_makes_zeros_of_what_differs_does_not_agree():
     report = validate(Migration(tf1=heads, port=port, inputs=inputs), checks=["random-inference", "random-training"])
     (finding,) = report.findings
     assert finding.title == "shape of an array differs: (3, 5, 2, 4) (TF1), (3, 5, 4, 2) (port)", str(report)
+
+
+@pytest.mark.parametrize(
+    ("sign", "title"), [(1, "subtracted (TF1), added (port)"), (-1, "added (TF1), subtracted (port)")]
+)
+def test_a_term_of_the_other_sign_is_named(sign, title):
+    def summed(inputs, training, sign=sign):
+        hidden, other = dense(inputs, 6, "in"), tf.tanh(dense(inputs, 6, "other"))
+        return dense(hidden + other if sign < 0 else hidden - other, 2, "out")
+
+    (finding,) = validate(
+        Migration(tf1=summed, port=shim_port(summed, sign=-sign), inputs=ROWS), checks=["random-inference"]
+    ).findings
+    assert finding.title == f"sign of a term differs: {title}"
+
+
+def test_rows_that_are_added_in_another_order_are_no_layers_in_another_order():
+    names = ("users", "items", "tags")
+
+    def rated(inputs, training, reduced=False):
+        rows = [tf.gather(v1.get_variable(name, (7,)), inputs[:, i]) for i, name in enumerate(names)]
+        return rows[0] + (rows[1] + tf.reduce_mean(rows[2])) if reduced else (rows[0] + rows[2]) + rows[1]
+
+    inputs = np.random.default_rng(0).integers(0, 7, (5, 3))
+    report = validate(
+        Migration(tf1=rated, port=shim_port(rated, reduced=True), inputs=inputs), checks=["random-inference"]
+    )
+    assert report.findings and not any("order" in finding.title for finding in report.findings), str(report)
+
+
+def test_a_vague_finding_that_may_be_a_named_one_is_a_place_of_it():
+    named = Finding("computation", "only TF1 uses input 1 here", Place("Less"), confirmed="the rest agrees")
+    vague = Finding(
+        "computation", "another result at Mul", Place("Mul"), others=(named.title,), fault=Fault.UNEXPLAINED
+    )
+    other = replace(vague, title="another result at Sub", tf1=Place("Sub"), others=("only TF1 adds 1.0",))
+    assert merged([named, vague, other]) == (named, other)

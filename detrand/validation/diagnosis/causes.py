@@ -972,6 +972,12 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         )
         yield of_values("sum of squares", *(sums if is_half else sums[::-1]), remedy=remedy)
         return
+    signs = {"Sub": "subtracted", "AddV2": "added"}
+    if divergence.confirmed and all(len(each) == 1 and each <= signs.keys() for each in halves):
+        of_tf1, of_port = (signs[kinds.pop()] for kinds in halves)
+        remedy = f"{'subtract' if of_tf1 == 'subtracted' else 'add'} it in the port, too"
+        yield of_values("sign of a term", of_tf1, of_port, remedy=remedy)
+        return
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):

@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 from detrand.checkpoints.upstream import op_of
 from detrand.validation.audit.hyperparameters import layer_of
+from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.frameworks.traces import Trace, TracedOp
+
+_ADDED = {"AddV2", "GatherV2"}  # kinds of ops by which rows of tables are added up
 
 
 class LayerOrder(NamedTuple):
@@ -59,6 +62,8 @@ def differing_order(tf1: Trace, port: Trace, matched: Mapping[str, Sequence[str]
     then = [b for a, b in pairs if a == one]
     first = [one] if then else [a for a, b in pairs if b == one]
     ops = ways[0].between(turned), ways[1].between(turned)
+    if {kind(tf1.ops[name]) for name in ops[0]} - PLUMBING <= _ADDED:  # a sum may have any order
+        return None
     name = next(name for name, its in layer.items() if its == one)
     places = tf1.ops[meetings[0][name][0]], port.ops[meetings[1][name][0]]
     return LayerOrder((*first,), (*(then or [one]),), len(moved), places, ops)

@@ -276,3 +276,23 @@ def test_labels_that_are_exchanged_with_their_opposites_are_called_labels():
         layers, Layers, ROWS, ["training-steps"], tf1_loss=distances, port_loss=the_other_way, **train
     )
     assert finding.title.startswith("loss: two tensors are swapped: labels and ")
+
+
+@pytest.mark.slow
+def test_a_loss_of_sums_over_the_batch_is_no_multiple_of_one_of_each_row():
+    def of_rows(labels, outputs):
+        shares = tf.sigmoid(outputs)
+        overlap = tf.reduce_sum(shares * labels, 1) / (tf.reduce_sum(shares + labels, 1) + 1.0)
+        return 1.0 - tf.reduce_mean(overlap)
+
+    def of_all(labels, outputs):
+        shares = torch.sigmoid(outputs)
+        return 1.0 - ((shares * labels).sum() / ((shares + labels).sum() + 1.0)).mean()
+
+    labels = (NUMBERS.random((6, TAGS)) > 0.5).astype(np.float32)
+    train = {"labels": labels, "tf1_optimizer": descent, "port_optimizer": rate}
+    found = findings(layers, Layers, ROWS, ["training-steps"], tf1_loss=of_rows, port_loss=of_all, **train)
+    assert [finding.title for finding in found] == [
+        "loss: axis of Sum differs: 1 (TF1), [0 1] (port)",
+        "loss: axis of Mean differs: 0 (TF1), [] (port)",
+    ]
