@@ -2,6 +2,7 @@
 
 import functools
 import re
+from dataclasses import replace
 
 import keras
 import numpy as np
