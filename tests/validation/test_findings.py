@@ -1175,6 +1175,15 @@ def test_an_epsilon_and_a_root_that_only_tf1_has_are_one_finding():
     assert finding.title == "only TF1 adds 0.1, then takes a square root", str(report)
 
 
+def test_a_number_from_which_only_tf1_subtracts_is_named_so():
+    def modulated(inputs, training, of=lambda shares: 1.0 - shares):
+        return dense(of(tf.sigmoid(dense(inputs, 6, "in"))) ** 2.0, 2, "out")
+
+    port = shim_port(modulated, of=tf.identity)
+    (finding,) = validate(Migration(tf1=modulated, port=port, inputs=ROWS), checks=["random-inference"]).findings
+    assert finding.title == "only TF1 subtracts from 1.0"
+
+
 def test_a_sum_of_squares_and_its_half_are_named():
     def halved(inputs, training, of=tf.nn.l2_loss):
         hidden = dense(inputs, 6, "in")

@@ -93,6 +93,7 @@ _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
 }
 _CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 _ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
+_TO_NUMBERS = {"Sub": "subtracts from {}", "RealDiv": "divides {} by it", "Pow": "takes {} to its power"}
 _WITH_ARITHMETIC = {"FloorDiv", "Log1p", "Expm1", "SquaredDifference", "L2Loss"}  # which do some of it themselves
 CONSTANTS = {
     **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
@@ -1011,10 +1012,7 @@ def _in_order_of(region: Sequence[TracedOp], only: Counter[str]) -> str:
     ops = [op for op in computing(region) if kind(op) in kinds]
     if len(ops) != sum(only[each] for each in kinds) or kinds <= _ARITHMETIC.keys():
         return ""
-    words = [
-        f"{_ARITHMETIC[kind(op)]} {_number(op)}" if kind(op) in _ARITHMETIC else _ONLY_IN_ONE.get(kind(op), "")
-        for op in ops
-    ]
+    words = [_computes_with_number(op) if kind(op) in _ARITHMETIC else _ONLY_IN_ONE.get(kind(op), "") for op in ops]
     return ", then ".join(dict.fromkeys(words)) if all(words) and len(words) <= _MOST_VERBS else ""
 
 
@@ -1068,7 +1066,7 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
     )
     is_factor = {kind(op) for ops in both for op in ops} <= {"Mul", "RealDiv"} and max(map(len, both)) > 1
     if is_arithmetic and not is_factor:
-        of_tf1, of_port = (", then ".join(f"{_ARITHMETIC[kind(op)]} {_number(op)}" for op in ops) for ops in both)
+        of_tf1, of_port = (", then ".join(map(_computes_with_number, ops)) for ops in both)
         yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
         return
     for side, (who, region, kinds, others) in enumerate(
@@ -1079,7 +1077,7 @@ def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
         if len(arithmetic) == 1 and not (_ARITHMETIC.keys() | _WITH_ARITHMETIC) & others.keys() and not computes:
             is_first = arithmetic[0] in (divergence.tf1, divergence.port)
             operand = (divergence.factors[side] or _other_operand(divergence, side)) if is_first else None
-            yield in_one_program(who, f"{_ARITHMETIC[kind(arithmetic[0])]} {_number(arithmetic[0], operand)}")
+            yield in_one_program(who, _computes_with_number(arithmetic[0], operand))
 
 
 def _other_operand(divergence: Divergence, side: int) -> str | None:
@@ -1087,6 +1085,14 @@ def _other_operand(divergence: Divergence, side: int) -> str | None:
     mine, other = divergence.taken[side], divergence.taken[not side]
     found = [name for name in mine if name not in other]
     return iteration_of(found[0])[0] if other and len(found) == 1 < len(mine) and found[0] else None
+
+
+def _computes_with_number(op: TracedOp, computed: str | None = None) -> str:
+    """Return what an arithmetic op does in words, with the constant that it takes, or a number that is computed."""
+    number = _number(op, computed)
+    if "input 0" in op.attributes and kind(op) in _TO_NUMBERS:
+        return _TO_NUMBERS[kind(op)].format(number)
+    return f"{_ARITHMETIC[kind(op)]} {number}"
 
 
 def _number(op: TracedOp, computed: str | None = None) -> str:
