@@ -191,12 +191,8 @@ class Report:
             return tuple(finding for finding in found if finding.kind != "names" and not _is_consequence(finding))
         if drawn := {_lines(each) for each in found if each.fault is Fault.DRAWN_SHAPE}:
             # Constant mode takes this for another fault, and a check that does not compare shapes for an unknown one.
-            found = tuple(
-                each
-                for each in found
-                if {*each.checks} != {"constant-mode"}
-                and not (each.fault is Fault.UNEXPLAINED and _lines(each) in drawn)
-            )
+            found = tuple(each for each in found if {*each.checks} != {"constant-mode"})
+            found = tuple(each for each in found if each.fault is not Fault.UNEXPLAINED or _lines(each) not in drawn)
         if any(each.kind == "names" for each in found):
             found = _without_consequences_of_names(found)
         return tuple(sorted(found, key=lambda finding: finding.kind == "names"))

@@ -130,7 +130,8 @@ def _in_keras(penalty: str) -> str:
 def findings_of_penalties_in_loss(runner: Runner, line: str) -> list[Finding]:
     """Return a finding for each pair of penalties that the losses of both programs add for variables, if they differ.
 
-    There are none unless the port's loss is TF1's with TF1's penalties.
+    There are none unless the port's loss is TF1's with TF1's penalties, or if the port has regularization losses, which
+    the audit shows.
 
     Args:
       runner: the runner.
@@ -140,7 +141,8 @@ def findings_of_penalties_in_loss(runner: Runner, line: str) -> list[Finding]:
     tf1, initial = runner.tf1.training(config.mode), runner.tf1.outcome(TRAINING).initial
     target, (_, labels) = tf1.steps[0], runner.tf1.batches[0]
     names = [name for name in tf1.regularizers if name in initial]
-    if _PROBED * len(names) * sum(initial[name].size for name in names) > _MOST_ELEMENTS:
+    count = _PROBED * len(names) * sum(initial[name].size for name in names)
+    if not names or count > _MOST_ELEMENTS or runner.port(TRAINING).regularization_loss is not None:
         return []
     loss, penalties = math.nan, dict[str, str | None]()
     with passing_over():  # a loss is the user's code

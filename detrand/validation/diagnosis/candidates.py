@@ -101,9 +101,8 @@ def _hidden_by_variable(program: Program) -> Mapping[tuple[str, str], list[Trace
     reads, diverged = program.trace.reads, {op.name for op in program.diverged}
     found = defaultdict[tuple[str, str], list[TracedOp]](list)
     for op in program.trace.without_counterpart(program.matched):
-        for variable in {reads[name] for name in (op.name, *op.sources) if name in reads} - diverged:
-            if op.name not in diverged:
-                found[kind(op), variable].append(op)
+        for name in {op.name, *op.sources} & reads.keys() if op.name not in diverged else ():
+            found[kind(op), reads[name]].append(op)
     return found
 
 

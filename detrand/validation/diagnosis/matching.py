@@ -142,12 +142,12 @@ def _without_effect(trace: Trace) -> set[str]:
     number, which is subtracted from all and added again.
     """
     found = {source for op in trace.ops.values() if op.type == "SquaredDifference" for source in op.sources}
-    for op in trace.ops.values() if "StopGradient" in {each.type for each in trace.ops.values()} else ():
-        if op.type == "Sub" and len(op.inputs) == 2 and op_of(op.inputs[1]) in trace.ops:
-            shift = trace.ops[op_of(op.inputs[1])]
-            if shift.type == "StopGradient":
-                before = (trace.ops[name] for name in all_upstream(shift.sources, lambda name: trace.ops[name].sources))
-                found |= {shift.name for each in before if each.type == "Max" and each.inputs[0] == op.inputs[0]}
+    for op in trace.ops.values():
+        shift = trace.ops.get(op_of(op.inputs[-1])) if op.type == "Sub" else None
+        if shift is not None and shift.type == "StopGradient":
+            before = all_upstream(shift.sources, lambda name: trace.ops[str(name)].sources)
+            greatest = (trace.ops[str(name)] for name in before if trace.ops[str(name)].type == "Max")
+            found |= {shift.name for each in greatest if each.inputs[0] == op.inputs[0]}
     return found
 
 
