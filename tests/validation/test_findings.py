@@ -1195,26 +1195,6 @@ def test_a_sum_of_squares_and_its_half_are_named():
     assert finding.remedy == "divide the sum of squares by 2 in the port"
 
 
-def test_a_port_that_makes_zeros_of_what_differs_does_not_agree():
-    """A constant of TF1 that makes zeros of the heads would hide that they are split differently."""
-    names = ("queries", "keys", "values")
-
-    def heads(inputs, training, shape=(-1, 5, 2, 4), order=(0, 2, 1, 3)):
-        of_heads = [tf.transpose(tf.reshape(dense(inputs, 8, name), shape), order) for name in names]
-        mask = -1e9 * (1.0 - tf.linalg.band_part(tf.ones((5, 5)), -1, 0))
-        shares = tf.nn.softmax(tf.matmul(of_heads[0], of_heads[1], transpose_b=True) / 2.0 + mask)
-        shares = tf.nn.dropout(shares, rate=0.1) if training else shares
-        context = tf.reshape(tf.transpose(tf.matmul(shares, of_heads[2]), (0, 2, 1, 3)), (-1, 5, 8))
-        hidden = inputs + dense(context, 4, "out")
-        return hidden + dense(tf.nn.relu(dense(hidden, 6, "hidden")), 4, "last")
-
-    inputs = np.random.default_rng(0).normal(size=(3, 5, 4)).astype(np.float32)
-    port = shim_port(heads, shape=(-1, 5, 4, 2), order=(0, 3, 1, 2))
-    report = validate(Migration(tf1=heads, port=port, inputs=inputs), checks=["random-inference", "random-training"])
-    (finding,) = report.findings
-    assert finding.title == "shape of an array differs: (3, 5, 2, 4) (TF1), (3, 5, 4, 2) (port)", str(report)
-
-
 @pytest.mark.parametrize(
     ("sign", "title"), [(1, "subtracted (TF1), added (port)"), (-1, "added (TF1), subtracted (port)")]
 )

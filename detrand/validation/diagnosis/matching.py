@@ -464,12 +464,10 @@ class TraceComparison:
       tf1: TF1's side.
       port: the port's side.
       pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
-      lost: how many tensors of the port, of those that are given, have become one number each, which tells nothing.
     """
 
-    def __init__(self, tf1: Trace, port: Trace, rtol: float, informative: Collection[str] = ()):
+    def __init__(self, tf1: Trace, port: Trace, rtol: float):
         self._rtol, matched = rtol, match(tf1, port, rtol)
-        self.lost = sum(name not in port.values for name in informative)
         back: dict[str, list[str]] = defaultdict(list)
         for name, others in matched.items():
             for other in others:
@@ -478,9 +476,8 @@ class TraceComparison:
 
     @property
     def diverged(self) -> int:
-        """How many ops have no counterpart, with what is lost, if there are any."""
-        count = len(self.tf1.diverged) + len(self.port.diverged)
-        return count and count + self.lost
+        """How many ops have no counterpart."""
+        return len(self.tf1.diverged) + len(self.port.diverged)
 
     @property
     def differs(self) -> bool:

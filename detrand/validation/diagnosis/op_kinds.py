@@ -44,7 +44,7 @@ PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 COPIES = {"Identity", "Cast", "StopGradient", "Reshape", "Squeeze", "ExpandDims"}
 _OF_LOOPS = {"While", "Less", "LogicalAnd"}  # which a loop in Python does not have
 _WRITTEN_AS = {"Sub": "AddV2", "RealDiv": "Mul", "Rsqrt": "Sqrt"}  # with another operand
-_POWERS = {2.0: "Square", 0.5: "Sqrt", -0.5: "Rsqrt"}
+_POWERS = {"2.0": "Square", "2": "Square", "0.5": "Sqrt", "-0.5": "Rsqrt"}  # the kinds that are powers
 _NEUTRAL = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0, "AddV2": 0.0, "Sub": 0.0}
 # The forms of GELU, by the activation in each, with numbers of which each has one.
 _FORMS_OF_GELU = {
@@ -61,8 +61,7 @@ NORMALIZATION = {
 
 def kind(op: TracedOp) -> str:
     """Return the type of an op, the same for types that compute the same."""
-    exponent = op.constants.get("input 1") if op.type == "Pow" else None
-    return kind_of(op.type) if exponent is None or exponent.size != 1 else _POWERS.get(float(exponent.flat[0]), "Pow")
+    return kind_of(op.type)
 
 
 def kind_of(op_type: str) -> str:
@@ -83,7 +82,10 @@ def only_in(tf1: Sequence[TracedOp], port: Sequence[TracedOp]) -> tuple[Counter[
     if any(loops):  # the ops of a loop are there once, whatever their number of runs
         counts = [Counter({*each} - (set() if all(loops) else _OF_LOOPS)) for each in counts]
     found = counts[0] - counts[1], counts[1] - counts[0]
-    for one, other in (found, found[::-1]):
+    for region, one, other in zip(regions, found, found[::-1], strict=True):
+        for power in (_POWERS.get(str(op.attributes.get("input 1"))) for op in region if op.type == "Pow"):
+            if power is not None and one["Pow"] and other[power]:
+                one["Pow"], other[power] = one["Pow"] - 1, other[power] - 1
         if one["FusedBatchNormV3"] and (other["Rsqrt"] or other["Sqrt"]):
             for part in NORMALIZATION:
                 del one[part], other[part]

@@ -186,7 +186,6 @@ class _Search:
         self._search_in(port)
         self.trials: list[Trial] = []
         self._rtol, self.is_fine = RTOLS[0], False
-        self._informative: Collection[str] = ()
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
 
@@ -198,7 +197,6 @@ class _Search:
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
         first = self._port.run()
-        self._informative = first.of_outputs(self._differing).values.keys()
         state = self._compared(first)
         if not state.differs or not state.diverged or state.differs_slightly:
             self._rtol, self.is_fine = RTOLS[1], True
@@ -508,7 +506,7 @@ class _Search:
         return None
 
     def _compared(self, port: Trace) -> TraceComparison:
-        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol, self._informative)
+        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol)
 
     def _run(self, done: Substitution, trial: Trial) -> TraceComparison | None:
         try:
@@ -632,10 +630,9 @@ class _Search:
         """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
         if not rest.diverged:
             return True
-        programs, lost = ((state.tf1, state.port), (rest.tf1, rest.port)), (0, rest.lost - state.lost)
-        for before, after, end, less in zip(*programs, trial.ends, lost, strict=True):
+        for before, after, end in zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True):
             given = {op.name for op in (*before.region(end), *before.copies(end))}
-            if len(before.diverged) - len(after.diverged) - less > sum(op.name in given for op in before.diverged):
+            if len(before.diverged) - len(after.diverged) > sum(op.name in given for op in before.diverged):
                 return True
         return False
 

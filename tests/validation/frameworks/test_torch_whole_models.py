@@ -5,6 +5,9 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
+from detrand.validation.checks.loss import findings_of_loss
+from detrand.validation.diagnosis.causes import Cause
+from detrand.validation.runner import Runner
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -290,7 +293,10 @@ def test_a_loss_of_sums_over_the_batch_is_no_multiple_of_one_of_each_row():
         return 1.0 - ((shares * labels).sum() / ((shares + labels).sum() + 1.0)).mean()
 
     labels = (NUMBERS.random((6, TAGS)) > 0.5).astype(np.float32)
-    train = {"labels": labels, "tf1_optimizer": descent, "port_optimizer": rate}
-    found = findings(layers, Layers, ROWS, ["training-steps"], tf1_loss=of_rows, port_loss=of_all, **train)
+    train = TrainStep(labels=labels, tf1_loss=of_rows, port_loss=of_all, tf1_optimizer=descent, port_optimizer=rate)
+    by_chance = Cause("the loss or the weight of a loss differs", "so it is in each of 2 steps")
+    with enable_v1_layers():
+        migration = Migration(tf1=layers, port=Layers, inputs=ROWS, train=train)
+        found = findings_of_loss(Runner(migration), [by_chance])
     assert found[0].title == "loss: axis of Sum differs: 1 (TF1), [0 1] (port)"
     assert all(finding.title.startswith("loss: axis of ") for finding in found)
