@@ -126,6 +126,11 @@ def test_an_expected_difference_is_accepted(expect, accepted):
         assert report.summary.endswith("; not needed in expect: regularizers-match, training-steps")
 
 
+def test_an_expected_difference_is_needed_or_not_only_where_its_check_runs():
+    report = validate(migration(("initializers-match", "regularizers-match")), checks=["regularizers-match"])
+    assert report.not_needed == ("regularizers-match",)
+
+
 def test_an_expected_difference_that_is_none_is_reported():
     report = report_of(("initializers-match: a/*", "checkpoint"))
     assert report.ok
