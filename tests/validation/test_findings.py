@@ -1187,7 +1187,7 @@ def test_a_number_from_which_only_tf1_subtracts_is_named_so():
 def test_a_sum_of_squares_and_its_half_are_named():
     def halved(inputs, training, of=tf.nn.l2_loss):
         hidden = dense(inputs, 6, "in")
-        return dense(hidden, 2, "out") + 0.1 * of(hidden)
+        return dense(hidden, 2, "out") + of(hidden)
 
     port = shim_port(halved, of=lambda hidden: tf.reduce_sum(tf.square(hidden)))
     (finding,) = validate(Migration(tf1=halved, port=port, inputs=ROWS), checks=["random-inference"]).findings

@@ -965,7 +965,8 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
         yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
     halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
-    if halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
+    has_factors = any(kind(op) in ("Mul", "RealDiv") for region in divergence.regions for op in region)
+    if not has_factors and halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
         is_half = halves[0] == {"L2Loss"}
         sums = ["half of it, as tf.nn.l2_loss computes", "all of it"]
         remedy = (
@@ -1008,7 +1009,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
 
 def _in_order_of(region: Sequence[TracedOp], only: Counter[str]) -> str:
     """Return what only one region computes, in words; an empty text if a part is only arithmetic, or has no words."""
-    kinds = only.keys() - PLUMBING
+    kinds = only.keys() - PLUMBING - {"Pad"}  # which may be a part of a convolution
     ops = [op for op in computing(region) if kind(op) in kinds]
     if len(ops) != sum(only[each] for each in kinds) or kinds <= _ARITHMETIC.keys():
         return ""
