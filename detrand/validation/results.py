@@ -43,6 +43,7 @@ class Fault(enum.Enum):
     RANDOM_OP_OF_PORT = enum.auto()  # which TF1 lacks
     RANDOM_OP_ELSEWHERE = enum.auto()  # in another place of the port
     DRAWN_SHAPE = enum.auto()  # of random numbers
+    MULTIPLE = enum.auto()  # of TF1's loss
     MASK = enum.auto()  # of random numbers, as a dropout makes one
     SOFTMAX_MASK = enum.auto()  # which elements are 0 after Softmax
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch
@@ -339,7 +340,7 @@ def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding
 
 
 # What tells only that ops or tensors differ.
-_OF_NO_VALUE = {Fault.OTHER, Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS, Fault.ONLY_IN_ONE}
+_OF_NO_VALUE = {Fault.OTHER, Fault.MULTIPLE, Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS, Fault.ONLY_IN_ONE}
 
 
 def _is_consequence(finding: Finding) -> bool:

@@ -38,7 +38,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     if faults is None or known is not None:
         return _traced(runner, likely) if known is None else [known]
     with passing_over():  # the difference is worth more than its place
-        if any(each.fault is Fault.OTHER for each in likely) and not faults.is_multiple:
+        if any(each.fault is Fault.MULTIPLE for each in likely) and not faults.is_multiple:
             likely = ()  # two steps may have nearly the same outputs
     in_terms: Sequence[Finding] = ()
     if not any(each.confirmed for each in likely):

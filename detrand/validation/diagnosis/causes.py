@@ -965,8 +965,11 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
         yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
     halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
-    has_factors = any(kind(op) in ("Mul", "RealDiv") for region in divergence.regions for op in region)
-    if not has_factors and halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
+    for region, each in zip(divergence.regions, halves, strict=True):
+        if each == {"Pow", "Sum"} and any(kind(op) == "Pow" and _number(op) == "2.0" for op in region):
+            each.symmetric_difference_update({"Pow", "Square"})
+    factors = [sorted(_number(op) for op in region if kind(op) in ("Mul", "RealDiv")) for region in divergence.regions]
+    if factors[0] == factors[1] and halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
         is_half = halves[0] == {"L2Loss"}
         sums = ["half of it, as tf.nn.l2_loss computes", "all of it"]
         remedy = (
@@ -1002,7 +1005,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         sides = zip(computed, divergence.regions, (only_tf1, only_port), strict=True)
         who, does = next(((who, _in_order_of(region, only)) for who, region, only in sides if computed[who]), ("", ""))
         if does:
-            yield in_one_program(who, does)
+            yield in_one_program(who, does, fault=Fault.OPS)
             return
     yield from _constants(divergence, only_tf1, only_port)
 

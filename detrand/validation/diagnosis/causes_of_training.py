@@ -796,6 +796,7 @@ def _loss(port_step: _Step, tf1_step: _Step, replicas: int, ratios: Sequence[flo
     elif size is None and not confirmed:
         title = _LOSSES_DIFFER.format(tf1, port)
     elif size is None:
+        fault = Fault.MULTIPLE
         title = f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
     else:
         fault, (larger, smaller) = Fault.SUM_OR_MEAN, ("the port", "TF1") if port > tf1 else ("TF1", "the port")

@@ -433,8 +433,8 @@ IN_PLACE = "loss: {} differs: {} in place of {} gives TF1's loss"
         (
             NUMBERS,
             (penalized, penalized_by(0.01)),
-            IN_PLACE.format("factor", 0.02, 0.01),
-            "use 0.02 in place of 0.01 in the port",
+            "loss: sum of squares differs: all of it (TF1), half of it, as tf.nn.l2_loss computes (port)",
+            "take the whole sum of squares in the port",
         ),
         (
             NUMBERS,
