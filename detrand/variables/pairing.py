@@ -216,7 +216,7 @@ def _split(names: list[str], others: list[str], by_words: bool) -> Iterable[tupl
             break
     counts = _counts(by_role[0]), _counts(by_role[1])
     unequal = {role for role in (*counts[0], *counts[1]) if counts[0].get(role) != counts[1].get(role)}
-    # A variable whose name tells no role may be one of those that the other program has more of.
+    # A variable whose name shows no role may have one that the other program has more variables of.
     left = unequal if "" in unequal else set[Hashable]()
     known = [role for role in by_role[0] if role in by_role[1] and role not in left]
     grouped = [(by_role[0][role], by_role[1][role]) for role in known]

@@ -16,7 +16,6 @@ from detrand.errors import passing_over
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
 from detrand.validation.checks.numbers import Number, numbers_of_loss
-from detrand.validation.checks.penalties import findings_of_penalties_in_loss
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause
 from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss
@@ -50,10 +49,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     if len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not is_reduction):
         return found
     known = None if in_terms else faults.as_a_whole()
-    findings = list(in_terms) or (found if known is None else [known])
-    if any(each.confirmed for each in findings):
-        return findings
-    return findings_of_penalties_in_loss(runner, train_step_of(runner.migration).line_of_loss("port")) or findings
+    return list(in_terms) or (found if known is None else [known])
 
 
 def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:

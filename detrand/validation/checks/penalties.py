@@ -1,7 +1,8 @@
 """Penalties of weights, such as weight decay: what differs, and where each program has its own.
 
 TF1's update may add a decay to gradients that the port adds to its loss. `with_decays` returns a training of TF1 in
-which both count as losses.
+which both count as losses. `findings_of_regularizers` reports the regularizers that differ, and
+`findings_of_penalties_in_loss` the penalties that the port's loss computes by itself.
 """
 
 from __future__ import annotations

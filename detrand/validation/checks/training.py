@@ -21,7 +21,12 @@ from detrand.validation.checks.optimizers import (
     needed_in_optimizer,
     probe_optimizers,
 )
-from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently, with_decays
+from detrand.validation.checks.penalties import (
+    findings_of_penalties_in_loss,
+    findings_of_regularizers,
+    only_split_differently,
+    with_decays,
+)
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
 from detrand.validation.diagnosis.causes_of_training import (
@@ -447,7 +452,8 @@ class _Explanation:
 
     def _of_loss_untraced(self, part: _Part) -> Sequence[Finding]:
         train = train_step_of(self.runner.migration)
-        return [self.finding(part, (train.line_of_loss("tf1"), train.line_of_loss("port")))]
+        of_tf1, of_port = train.line_of_loss("tf1"), train.line_of_loss("port")
+        return findings_of_penalties_in_loss(self.runner, of_port) or [self.finding(part, (of_tf1, of_port))]
 
     def _of_loss(self, part: _Part, step: int) -> Sequence[Finding]:
         runner, steps = self.runner.of_step(step), (self.trained[0].port.steps[step], self.tf1.steps[step])

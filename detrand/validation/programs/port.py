@@ -360,8 +360,8 @@ class Port:
             raise MigrationError(f"port of {name} {error}") from None
 
     def tensors(self, batch: Any) -> Any:
-        """Return a batch of arrays as the port takes it: as tensors of the framework on which it runs."""
-        return map_structure(self.framework.tensor, batch)
+        """Return a batch of arrays as the port takes it: as tensors of its framework; None stays None."""
+        return map_structure(lambda array: None if array is None else self.framework.tensor(array), batch)
 
     def __call__(self, training: bool) -> Any:
         """Call the port on the migration's inputs, and return its outputs."""

@@ -87,7 +87,7 @@ def test_words_that_are_not_shifted_are_one_finding_at_the_embedding():
 def field(x, training):
     logits, transitions = v1.layers.dense(x, TAGS, name="tags"), v1.get_variable("transitions", (TAGS, TAGS))
     scores = logits[:, :, tf.newaxis] + transitions
-    return {"sums": tf.reduce_logsumexp(scores, 1), "logits": logits, "transitions": transitions}
+    return {"sums": tf.reduce_logsumexp(scores, 1), "logits": logits, "transitions": transitions, "state": None}
 
 
 class Field(nn.Module):
@@ -100,7 +100,8 @@ class Field(nn.Module):
     def forward(self, x):
         logits = self.tags(x)
         scores = logits[:, :, None] + self.transitions
-        return {"sums": torch.logsumexp(scores, self.axis), "logits": logits, "transitions": self.transitions}
+        sums = torch.logsumexp(scores, self.axis)
+        return {"sums": sums, "logits": logits, "transitions": self.transitions, "state": None}
 
 
 class AlongTags(Field):
@@ -194,6 +195,22 @@ def test_the_variables_that_a_loss_penalizes_differently_are_named(of, factor, t
     assert (
         finding.port.source
         == "return functional.mse_loss(outputs, labels) + factor * sum(each.pow(2).sum() for each in weights)"
+    )
+
+
+@pytest.mark.slow
+def test_a_bias_of_zeros_that_only_the_port_penalizes_is_named_in_a_later_step():
+    def of_rows(labels, outputs):
+        return tf.reduce_mean(tf.square(outputs - labels)) + 0.1 * tf.reduce_mean(tf.square(outputs))
+
+    def of_biases_too(labels, outputs):
+        squares = sum(each.pow(2).sum() for name, each in MADE[0].named_parameters() if name.endswith("bias"))
+        return functional.mse_loss(outputs, labels) + 0.1 * (outputs.pow(2).mean() + squares)
+
+    train = {"labels": np.ones((6, TAGS), np.float32), "tf1_optimizer": descent, "port_optimizer": rate}
+    (finding,) = findings(layers, Layers, ROWS, ["training-steps"], tf1_loss=of_rows, port_loss=of_biases_too, **train)
+    assert finding.title == (
+        "regularizer differs in hidden/bias, norm/beta, logits/bias: none (TF1), 0.1 sum(w**2) (port)"
     )
 
 
