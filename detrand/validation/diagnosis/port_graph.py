@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,15 +60,7 @@ def traced_port(
 ) -> TracedPort:
     """Return a new port in a run config, with the values of its variables, as its framework traces it."""
     port = built_port(migration, config, tf1_shapes)[0]
-
-    def compute(run: Callable[..., Any]) -> Any:
-        with port_scope(migration, config) as tool:
-            port.set_weights(config, initial)
-            model = partial(port.function, training=config.training)
-            return run(model, port.batch, lambda: len(tool.random_ops))
-
-    found = port.framework.traced(port.model, compute, port.view(), port.sites.line_of)
-    return found or PortGraph(migration, config, tf1_shapes, initial, port)
+    return port.traced(config, initial) or PortGraph(migration, config, tf1_shapes, initial, port)
 
 
 class PortGraph(TracedPort):

@@ -6,13 +6,15 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from detrand.checkpoints.upstream import all_upstream, input_ops
+from detrand.checkpoints.upstream import all_upstream, input_ops, op_of
 from detrand.packages import tf
 from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
+from detrand.validation.frameworks.traces import INPUT, TracedPort
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -113,34 +115,87 @@ def are_ambiguous(*programs: Sequence[RandomOp]) -> bool:
     return any(count > 1 for each in counts for count in each.values())
 
 
+class _Node(NamedTuple):
+    """An op of a program, as the search for positions sees it.
+
+    Attributes:
+      name: its name.
+      sources: the names of the ops that it takes.
+      variables: the TF1 names of the variables that it is; None if it is none.
+      is_input: whether it is an input of the program.
+      draw: which random op it is; None if it draws nothing.
+      inside: returns the positions of the random ops in its functions, given the variables upstream of its sources.
+    """
+
+    name: str
+    sources: Sequence[str]
+    variables: Sequence[str] | None
+    is_input: bool
+    draw: int | None
+    inside: Callable[[Sequence[Sequence[str]]], Mapping[int, Position]] | None = None
+
+
 def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dict[int, Position]:
     """Return the positions of the random ops of a graph by op seed, given the names of variables by their ops.
 
     Random numbers are used where they meet numbers that come from a variable or an input. The position is the variables
     upstream of that op; in a loop, those before the first iteration.
     """
+
+    def node_of(op: tf.Operation) -> _Node:
+        sources = [source.name for source in input_ops(op)]
+        draw = op.get_attr("seed2") if sources and has_op_seed(op) else None
+        inside = functools.partial(_positions_in_loop, op) if op.type in _LOOPS else None
+        return _Node(op.name, sources, variables.get(op.name), op.type == "Placeholder", draw, inside)
+
+    return _positions(map(node_of, graph.get_operations()))
+
+
+def _positions_in_loop(op: tf.Operation, upstream: Sequence[Sequence[str]]) -> dict[int, Position]:
     from detrand._patching.graphs import function_graphs
 
+    found: dict[int, Position] = {}
+    for body in function_graphs(op):
+        names = {tensor.op.name: each for tensor, each in zip(body.inputs, upstream, strict=False)}
+        found = {**positions_in(body, names), **found}
+    return found
+
+
+def positions_in_trace(
+    port: TracedPort, variables: Mapping[str, Sequence[str]]
+) -> tuple[list[Position | None], list[int]]:
+    """Return the positions of the random ops that a port traces, in order, and the places of those that nothing uses.
+
+    Given are the TF1 names of variables by the ops that read them; see `positions_in`.
+    """
+    draws = {name: number for number, name in enumerate(each for each, op in port.ops.items() if "Random" in op.type)}
+    found = _positions(
+        _Node(name, op.sources, variables.get(name), op.type == INPUT, draws.get(name)) for name, op in port.ops.items()
+    )
+    used = all_upstream(map(op_of, port.outputs.values()), lambda name: port.ops[name].sources)
+    return [found.get(number) for number in draws.values()], [draws[name] for name in draws if name not in used]
+
+
+def _positions(nodes: Iterable[_Node]) -> dict[int, Position]:
     upstream: dict[str, frozenset[str]] = {}
     is_data: set[str] = set()
     unused: dict[str, frozenset[int]] = {}  # the random numbers that an op is computed from, and that are not used yet
     found: dict[int, Position] = {}
-    for op in graph.get_operations():
-        sources = [source.name for source in input_ops(op)]
-        upstream[op.name] = frozenset(variables.get(op.name, ())).union(*(upstream.get(each, ()) for each in sources))
-        if sources and has_op_seed(op):
-            unused[op.name] = frozenset([op.get_attr("seed2")])
+    for node in nodes:
+        of_sources = [upstream.get(each, frozenset[str]()) for each in node.sources]
+        upstream[node.name] = frozenset(node.variables or ()).union(*of_sources)
+        if node.draw is not None:
+            unused[node.name] = frozenset([node.draw])
             continue
-        drawn = frozenset[int]().union(*(unused.get(source, ()) for source in sources))
-        if op.name in variables or op.type == "Placeholder" or any(source in is_data for source in sources):
-            is_data.add(op.name)
-            found.update((op_seed, tuple(sorted(upstream[op.name]))) for op_seed in drawn if op_seed not in found)
+        drawn = frozenset[int]().union(*(unused.get(source, ()) for source in node.sources))
+        if node.variables is not None or node.is_input or not is_data.isdisjoint(node.sources):
+            is_data.add(node.name)
+            position = tuple(sorted(upstream[node.name]))
+            found.update((draw, position) for draw in drawn if draw not in found)
         elif drawn:
-            unused[op.name] = drawn
-        for body in function_graphs(op) if op.type in _LOOPS else ():
-            pairs = zip(body.inputs, sources, strict=False)
-            inner = positions_in(body, {tensor.op.name: sorted(upstream.get(source, ())) for tensor, source in pairs})
-            found = {**inner, **found}
+            unused[node.name] = drawn
+        if node.inside is not None:
+            found = {**node.inside([sorted(each) for each in of_sources]), **found}
     return found
 
 

@@ -10,8 +10,9 @@ import contextlib
 import copy
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from detrand._patching.keras import (
     underlying_variable,
 )
 from detrand.comparison.structures import map_structure
+from detrand.comparison.values import compare
 from detrand.errors import MigrationError, passing_over
 from detrand.packages import is_loaded, tf
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
@@ -31,6 +33,7 @@ from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
 from detrand.validation.frameworks import flax, keras3, tensorflow, torch
 from detrand.validation.frameworks.framework import Framework, module_of
+from detrand.validation.frameworks.traces import RecordedPort, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
 from detrand.validation.programs.counterparts import (
@@ -39,6 +42,7 @@ from detrand.validation.programs.counterparts import (
     controlled,
     op_seeds_of_counterparts,
     positions_in,
+    positions_in_trace,
     unused_in,
 )
 from detrand.validation.programs.distinct_weights import changed, distinct_weights, has_scale
@@ -67,6 +71,8 @@ from detrand.variables.sources import (
 )
 from detrand.variables.tf1_view import Shapes, TF1View
 from detrand.variables.torch_modules import is_torch_module
+
+_NEARLY = 1e-3  # the tolerance with which the outputs show that random ops in order are each other's counterparts
 
 
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
@@ -114,16 +120,31 @@ class BuiltPort:
     def _run_paired(self, config: RunConfig, tf1: Outcome) -> Outcome:
         port = self._port
         random_ops = tuple(op for op in self._random_ops if op.phase != "init")
-        positions, unused = (
-            port.positions(config, random_ops) if are_ambiguous(tf1.random_ops, random_ops) else ([], [])
-        )
+        if not are_ambiguous(tf1.random_ops, random_ops):
+            return self._run_with_positions(config, tf1, random_ops)
+        if not port.framework.no_graph:
+            return self._run_with_positions(config, tf1, random_ops, *port.positions(config, random_ops))
+        outcome = self._run_with_positions(config, tf1, random_ops)
+        if compare(outcome.outputs, tf1.outputs, _NEARLY, _NEARLY, equal_nan=True, check_dtype=False):
+            return outcome  # a trace takes as long as several calls
+        positions, unused = port.positions_in_trace(config, random_ops, tf1.initial)
+        return self._run_with_positions(config, tf1, random_ops, positions, unused) if positions else outcome
+
+    def _run_with_positions(
+        self,
+        config: RunConfig,
+        tf1: Outcome,
+        random_ops: tuple[RandomOp, ...],
+        positions: Sequence[Position | None] = (),
+        unused: Collection[int] = (),
+    ) -> Outcome:
+        """Run the port with its random ops paired, whose positions are known or not; see `op_seeds_of_counterparts`."""
 
         def op_seeds_of(ops: Sequence[RandomOp]) -> tuple[int, ...]:
-            initializes = not port.view().parts
             return op_seeds_of_counterparts(
                 tf1.random_ops,
                 ops,
-                initializes=initializes,
+                initializes=not self._port.view().parts,
                 positions=(tf1.positions, positions),
                 unused=(tf1.unused, unused),
                 in_loops=tf1.in_loops,
@@ -426,6 +447,32 @@ class Port:
                 places = [place for place, op in enumerate(traced) if op.op_seed in idle]
                 return [found.get(op.op_seed or 0) for op in traced], places
         return [], []
+
+    def positions_in_trace(
+        self, config: RunConfig, random_ops: Sequence[RandomOp], initial: Mapping[str, np.ndarray]
+    ) -> tuple[list[Position | None], list[int]]:
+        """Return what `positions` does, of a port whose framework traces it with TF1's initial values, if it can."""
+        with passing_over():  # a port that cannot be traced can be run nevertheless
+            traced = self.traced(replace(config, op_seeds=()), initial)
+            view = self.view()
+            names = {id(part): view.names_of(position) for position, part in enumerate(view.parts)}
+            if isinstance(traced, RecordedPort):
+                read = {name: names[id(part)] for name, part in traced.parts.items() if id(part) in names}
+                positions, unused = positions_in_trace(traced, read)
+                if len(positions) == len(controlled(random_ops)):
+                    return positions, unused
+        return [], []
+
+    def traced(self, config: RunConfig, initial: Mapping[str, np.ndarray] | None) -> TracedPort | None:
+        """Return the port in a run config as its framework traces it; None for TensorFlow, which has a graph."""
+
+        def compute(run: Callable[..., Any]) -> Any:
+            with port_scope(self.migration, config) as tool:
+                self.set_weights(config, initial)
+                model = partial(self.function, training=config.training)
+                return run(model, self.batch, lambda: len(tool.random_ops))
+
+        return self.framework.traced(self.model, compute, self.view(), self.sites.line_of)
 
     def lines_of_variables(self) -> dict[str, str]:
         """Return the lines that make variables, or else their innermost layers, by the variables' TF1 names."""

@@ -608,3 +608,27 @@ def test_a_sum_that_keeps_its_axes_and_a_draw_are_ops_of_their_own(arguments, ti
     migration = Migration(tf1=unit, port=partial(Unit, **arguments), inputs=numbers(5, 4))
     found = validate(migration, checks=["constant-weights", "random-inference"]).findings
     assert [finding.title for finding in found] == ([] if title is None else [title])
+
+
+def branches(x, training):
+    of_each = []
+    for name in ("first", "second"):
+        hidden = v1.layers.dense(x, 4, tf.tanh, name=name)
+        of_each.append(v1.nn.dropout(hidden, rate=0.3) if training else hidden)
+    return of_each[0] - of_each[1]
+
+
+class Branches(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.second = nnx.Linear(4, 4, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+
+    def __call__(self, x):
+        second = self.dropout(nnx.tanh(self.second(x)))
+        return self.dropout(nnx.tanh(self.first(x))) - second
+
+
+def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
+    rows = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    migration = Migration(tf1=branches, port=lambda: Branches(nnx.Rngs(0)), inputs=rows)
+    assert validate(migration, checks=["random-training"]).ok

@@ -318,3 +318,51 @@ def test_a_loss_of_sums_over_the_batch_is_no_multiple_of_one_of_each_row():
         found = findings_of_loss(Runner(migration), [by_chance])
     assert found[0].title == "loss: axis of Sum differs: 1 (TF1), [0 1] (port)"
     assert all(finding.title.startswith("loss: axis of ") for finding in found)
+
+
+# Branches and layers with dropouts of one shape, which only the layers before them tell apart.
+
+
+def branches(x, training):
+    of_each = []
+    for name in ("first", "second"):
+        hidden = v1.layers.dense(x, SIZE, tf.tanh, name=name)
+        of_each.append(v1.nn.dropout(hidden, rate=0.3) if training else hidden)
+    return of_each[0] - of_each[1]
+
+
+def layers_with_dropouts(x, training):
+    for number in range(3):
+        x = v1.layers.dense(x, SIZE, tf.tanh, name=f"layer{number}")
+        x = v1.nn.dropout(x, rate=0.3) if training else x
+    return x
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.dropout = nn.Linear(4, SIZE), nn.Linear(4, SIZE), nn.Dropout(0.3)
+
+    def forward(self, x):
+        second = self.dropout(torch.tanh(self.second(x)))
+        return self.dropout(torch.tanh(self.first(x))) - second
+
+
+class LastDropout(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer0, self.layer1, self.layer2 = nn.Linear(4, SIZE), nn.Linear(4, SIZE), nn.Linear(4, SIZE)
+
+    def forward(self, x):
+        for layer in (self.layer0, self.layer1, self.layer2):
+            x = torch.tanh(layer(x))
+        return functional.dropout(x, 0.3, self.training)
+
+
+def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
+    assert findings(branches, Branches, ROWS, ["random-training"]) == ()
+
+
+def test_dropouts_that_a_port_has_after_its_last_layer_only_are_missing_after_the_others():
+    (found,) = findings(layers_with_dropouts, LastDropout, ROWS, ["random-training"])
+    assert (found.fault, found.count) == (Fault.RANDOM_OP_OF_TF1, 2)
