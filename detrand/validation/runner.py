@@ -246,12 +246,14 @@ class Runner:
                     return FoundNames(pairs, True, each)
             return None
 
+        if self.framework.no_graph and (found := agreeing(in_order, strictly)):
+            return found._replace(is_traced=False)  # a trace takes as long as several calls
         found_by_flow = None
         with passing_over():  # a port that cannot be traced can be run nevertheless
             flows = flow_of_tf1(self.tf1.ops(), tf1), flow_of_port(self.migration, training=False)
             found_by_flow = pair_by_flow(tf1, port, flows, known)
         if found_by_flow is None:
-            found = agreeing(in_order, strictly)
+            found = None if self.framework.no_graph else agreeing(in_order, strictly)
             return found._replace(is_traced=False) if found else FoundNames(in_order, False, orders[0], is_traced=False)
         by_flow, rivals = found_by_flow
         if found := agreeing(by_flow, in_order):
@@ -511,7 +513,8 @@ class Runner:
     @property
     def framework(self) -> Framework:
         """The framework on which the port runs."""
-        return self.fresh_port.port.framework
+        built = next(iter(self._built.values()), None)  # before the name map is complete, too
+        return self.fresh_port.port.framework if built is None else built.framework
 
     @functools.cached_property
     def audit(self) -> Audit:

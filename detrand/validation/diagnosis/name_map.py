@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from detrand.checkpoints.upstream import all_upstream, input_ops, op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
-from detrand.validation.frameworks.traces import Trace, TracedOp
+from detrand.validation.frameworks.traces import INPUT, RecordedPort, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope
@@ -155,7 +155,33 @@ def variables_by_op(trace: Trace, names: Collection[str]) -> dict[str, str]:
 
 
 def flow_of_port(migration: Migration, training: bool) -> Flow:
-    """Return the flow of a new port in a ``tf.function``, which is not run."""
+    """Return the flow of a new port, as its framework traces it, or else in a ``tf.function``, which is not run."""
+    config = RunConfig(training, "constant")
+    with port_scope(migration, config):
+        port = Port(migration)
+        port(training)
+    variables = joined_variables("port", port.variables)
+    parts = [(part, name) for name, variable in variables.items() for part in variable.parts]
+    traced = port.traced(config, {})
+    if isinstance(traced, RecordedPort):
+        return _flow_in_trace(traced, {id(part): name for part, name in parts})
+    return _flow_in_graph(port, config, {id(part.handle): name for part, name in parts})
+
+
+def _flow_in_trace(port: RecordedPort, names: Mapping[int, str]) -> Flow:
+    """Return the flow of a port in its trace, given the names of its variables by their ids."""
+    outputs = {path: op_of(name) for path, name in port.outputs.items()}
+    needed = all_upstream(outputs.values(), lambda name: port.ops[name].sources)
+    return Flow.of(
+        {name: op.sources for name, op in port.ops.items() if name in needed},
+        {op: names[id(part)] for op, part in port.parts.items() if id(part) in names},
+        [name for name, op in port.ops.items() if op.type == INPUT],
+        outputs,
+    )
+
+
+def _flow_in_graph(port: Port, config: RunConfig, names: Mapping[int, str]) -> Flow:
+    """Return the flow of a port in a ``tf.function``, given the names of its variables by the ids of their handles."""
     outputs: dict[str, str] = {}
 
     def look(returned: Any) -> Any:
@@ -163,16 +189,9 @@ def flow_of_port(migration: Migration, training: bool) -> Flow:
         outputs.update((path, leaf.op.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
         return returned
 
-    with port_scope(migration, RunConfig(training, "constant")):
-        port = Port(migration)
-        port(training)
-        graph = port.graph(training, look)
-    handles = {
-        id(part.handle): name
-        for name, variable in joined_variables("port", port.variables).items()
-        for part in variable.parts
-    }
-    captured = {inner.op.name: handles.get(id(outer)) for outer, inner in graph.captures}
+    with port_scope(port.migration, config):
+        graph = port.graph(config.training, look)
+    captured = {inner.op.name: names.get(id(outer)) for outer, inner in graph.captures}
     fed = [tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured]
     needed = all_upstream([graph.get_operation_by_name(name) for name in outputs.values()], input_ops)
     return Flow.of(

@@ -100,6 +100,11 @@ class BuiltPort:
         kept = [part for position, part in enumerate(view.parts) if not weights.issuperset(view.names_of(position))]
         self._kept = [(part, part.numpy()) for part in kept if migration.strategy is None]
 
+    @property
+    def framework(self) -> Framework:
+        """The framework on which the port runs."""
+        return self._port.framework
+
     def with_inputs_of(self, migration: Migration) -> BuiltPort:
         """Return the same port, to be called on the inputs of another migration."""
         other = copy.copy(self)

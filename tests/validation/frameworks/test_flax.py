@@ -632,3 +632,30 @@ def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
     rows = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     migration = Migration(tf1=branches, port=lambda: Branches(nnx.Rngs(0)), inputs=rows)
     assert validate(migration, checks=["random-training"]).ok
+
+
+def normalized_images(x, training):
+    for number in range(2):
+        x = v1.layers.conv2d(x, 3, 3, padding="same", name=f"conv{number}")
+        x = tf.nn.relu(v1.layers.batch_normalization(x, name=f"bn{number}", fused=False, epsilon=1e-5))
+    return v1.layers.flatten(x)
+
+
+class InLists(nnx.Module):
+    """All convolutions come before all normalizations, whose biases have the shape and the name of theirs."""
+
+    def __init__(self, rngs):
+        self.convs = nnx.List([nnx.Conv(3, 3, (3, 3), rngs=rngs) for _ in range(2)])
+        self.norms = nnx.List([nnx.BatchNorm(3, use_running_average=True, rngs=rngs) for _ in range(2)])
+
+    def __call__(self, x):
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = nnx.relu(norm(conv(x)))
+        return x.reshape(x.shape[0], -1)
+
+
+def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds():
+    migration = Migration(tf1=normalized_images, port=lambda: InLists(nnx.Rngs(0)), inputs=IMAGES)
+    report = validate(migration, checks=["variables-match", "initializers-match"])
+    assert named(report, "variables-match").ok
+    assert named(report, "initializers-match").compared

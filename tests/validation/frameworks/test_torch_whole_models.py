@@ -366,3 +366,30 @@ def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
 def test_dropouts_that_a_port_has_after_its_last_layer_only_are_missing_after_the_others():
     (found,) = findings(layers_with_dropouts, LastDropout, ROWS, ["random-training"])
     assert (found.fault, found.count) == (Fault.RANDOM_OP_OF_TF1, 2)
+
+
+def normalized(x, training):
+    for number in range(2):
+        x = v1.layers.dense(x, 4, name=f"dense{number}")
+        x = tf.nn.relu(v1.layers.batch_normalization(x, name=f"bn{number}", epsilon=1e-5))
+    return x
+
+
+class InLists(nn.Module):
+    """All dense layers come before all normalizations, whose biases have the shape and the name of theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+        self.norms = nn.ModuleList([nn.BatchNorm1d(4) for _ in range(2)])
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = torch.relu(norm(layer(x)))
+        return x
+
+
+def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds():
+    with enable_v1_layers():
+        report = validate(Migration(tf1=normalized, port=InLists, inputs=ROWS), checks=["variables-match"])
+    assert report.ok, str(report)
