@@ -44,6 +44,7 @@ from detrand.validation.training.probe import (
     SIZES,
     InPort,
     ProbeOfTF1,
+    depends_on_model,
     differs_beyond,
     needed_changes,
     rates_that_differ,
@@ -55,6 +56,8 @@ from detrand.variables.sources import named_variables
 
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
 _WITH_APPLIED = "with the gradients that TF1 applies, the updates agree"
+
+_OF_MODEL = "the port's optimizer updates variables of the model differently from others of the same names"
 
 
 class Probed(NamedTuple):
@@ -71,10 +74,10 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
     migration are not run. Of a port in half precision or on replicas, only the learning rates are compared.
     """
     try:
-        probe = _probe_of_tf1(runner)
+        probe = _probe_of_tf1(runner, tf1.decays)
         if probe is None:
             return Probed("optimizers not probed: the golden file has no probe of TF1's")
-        differing = _compared(runner, probe, sliced)
+        differing = _compared(runner, tf1, probe, sliced)
     except Exception as error:  # an optimizer may be made for the model's variables only
         return Probed(f"optimizers not probed: {describe_error(error.__cause__ or error)}")
     if differing.agree:
@@ -119,7 +122,7 @@ class _Compared:
         return not self.rates_differ and not self.updates_differ and self.beyond is None
 
 
-def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Compared:
+def _compared(runner: Runner, trained: Training, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Compared:
     migration, beyond = runner.migration, None
     rates, rates_differ = rates_that_differ(migration, tf1)
     if migration.dtype_policy is not None or migration.strategy is not None:
@@ -129,6 +132,8 @@ def _compared(runner: Runner, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Comp
     try:
         counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
         training, updates_differ = steps_that_differ(migration, tf1, counterparts)
+        if updates_differ and depends_on_model(migration, trained, counterparts):
+            return _Compared(rates, rates_differ, not_probed=f"updates not probed: {_OF_MODEL}")
     except Exception as error:  # an optimizer may be made for the model's variables only
         not_probed = f"optimizers not probed: {describe_error(error.__cause__ or error)}"
         return _Compared(rates, rates_differ, not_probed=not_probed)
@@ -242,13 +247,14 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
 
 
-def _probe_of_tf1(runner: Runner) -> ProbeOfTF1 | None:
-    """Return the probe of TF1's optimizer, whose decay counts as in the training; None if there is none."""
+def _probe_of_tf1(runner: Runner, in_optimizer: Collection[str] = ()) -> ProbeOfTF1 | None:
+    """Return the probe of TF1's optimizer, whose decay of some variables only counts as its own; None without one."""
     tf1 = runner.tf1.probe()
     if tf1 is None:
         return None
     initial = {name: np.zeros_like(array) for name, array in tf1.training.steps[0]["weights"].items()}
-    return tf1._replace(training=with_penalties(tf1.training, initial, decays_as_losses(runner)))
+    in_loss = {name: pair for name, pair in decays_as_losses(runner).items() if name not in in_optimizer}
+    return tf1._replace(training=with_penalties(tf1.training, initial, in_loss))
 
 
 def _difference_in_gradients(tf1: ProbeOfTF1, of_port: Clipping) -> Cause | None:

@@ -166,9 +166,12 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
         port, tf1 = with_equal_averages(port, tf1)
         return _Trained(port, tf1, *compare_trainings(migration, port, tf1, guided=guided))
 
-    unguided = train(with_decays(runner), guided=False)
-    if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
-        return unguided, unguided
+    in_optimizer = runner.tf1.training(config.mode)
+    in_loss = with_decays(runner)  # as a port may decay weights by its loss, or else by its optimizer
+    for tf1 in [in_optimizer, in_loss] if in_loss is not in_optimizer else [in_loss]:
+        unguided = train(tf1, guided=False)
+        if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
+            return unguided, unguided
     guided = train(unguided.tf1, guided=True)
     counted = unguided if unguided.comparison and guided.comparison else guided
     return unguided, counted

@@ -133,7 +133,7 @@ class _Rules:
 
     def __init__(self, migration: Migration, port: Training, tf1: Training, guided: bool, noise: TrainingNoise | None):
         self._port, self._tf1, self._guided, self._noise = port.steps, tf1.steps, guided, noise
-        self._gradient_noise = tf1.gradient_noise
+        self._gradient_noise, self._constants = tf1.gradient_noise, port.constants
         self._given = train_step_of(migration).tolerances
         self._outputs, self._policy = migration.output_tolerances, migration.policy_tolerance
         self._general = replace(self._outputs.general, until=None if guided else 10)
@@ -207,7 +207,10 @@ class _Rules:
             if name in _CHANGES:
                 # Programs round 1 minus a momentum differently, by up to 5e-5 of it if the momentum is 0.999.
                 multiple = 1.0 if name == "updates" else 10.0
-                before = self._tf1[step - 1][_CHANGES[name]]
+                before = {  # the port rounds a variable with the constant that it adds to it
+                    path: np.add(array, self._constants.get(path, 0), dtype=array.dtype)
+                    for path, array in self._tf1[step - 1][_CHANGES[name]].items()
+                }
                 return _by_size(tf1, tolerance.rtol, multiple=multiple, rounded=before)
             if policy is not None and (policy.rounds_variables or name != "regularization_loss"):
                 return policy.closeness(tf1)

@@ -75,7 +75,8 @@ def _gradient_of_penalty(penalty: str, weight: np.ndarray) -> np.ndarray:
 def with_penalties(training: Training, initial: Mapping[str, np.ndarray], penalties: Penalties) -> Training:
     """Return a training with the second penalty of each variable in place of the first, in its losses and gradients.
 
-    The weights of step 0 are the initial values; the updates stay as they are.
+    The weights of step 0 are the initial values; the updates stay as they are. A decay of these variables is then a
+    part of the loss.
     """
     if not penalties:
         return training
@@ -93,7 +94,8 @@ def with_penalties(training: Training, initial: Mapping[str, np.ndarray], penalt
                 total = slope if given is None else given + slope
                 gradients[name] = np.asarray(total, before[name].dtype)
         changed.append({**step, "loss": loss.astype(np.asarray(step["loss"]).dtype), "gradients": gradients})
-    return replace(training, steps=tuple(changed))
+    decays = {name: decay for name, decay in training.decays.items() if name not in penalties}
+    return replace(training, steps=tuple(changed), decays=decays)
 
 
 def without_variables(training: Training, names: Collection[str]) -> Training:

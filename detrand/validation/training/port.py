@@ -119,6 +119,7 @@ def train_port(
         sliced=tuple(port.sliced),
         clipping=port.clipping,
         uncontrolled=uncontrolled_in((*itertools.chain(*random_ops), *tool.random_ops)),
+        constants=built.view().constants(),
     )
 
 

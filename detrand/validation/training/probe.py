@@ -190,6 +190,29 @@ def steps_that_differ(
     return port, [step for step, by_name in comparison.steps.items() if not by_name.get("updates", True)]
 
 
+def depends_on_model(migration: Migration, tf1: Training, counterparts: Mapping[str, InPort]) -> bool:
+    """Return whether the port's optimizer updates variables of the model differently from others of the same names.
+
+    It may look for them in the model. Given is TF1's training of the model, with which the port's agrees. Nothing is
+    shown of large models, and of gradients in slices.
+    """
+    weights = tf1.steps[0]["weights"]
+    trained = [name for name, gradient in tf1.steps[0]["gradients"].items() if gradient is not None]
+    shapes = {name: weights[name].shape for name in trained}
+    if tf1.sliced or sum(map(math.prod, shapes.values())) > _LARGEST:
+        return False
+    kinds = ("gradients", "weights")
+    steps = [{kind: {name: step[kind][name] for name in trained} for kind in kinds} for step in tf1.steps]
+    guide = Training(tuple(steps), ())
+    in_port = {name: counterparts.get(name, InPort(name)) for name in trained}
+    probe = _probe_of(migration, shapes, (), {}, in_port)
+    initial = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    batches = probe.training_batches()[: len(steps)]
+    port = train_port(probe, batches, _CONFIG, guide, initial, compiled=False, guided=True)
+    comparison, _ = compare_trainings(probe, port, guide, guided=True)
+    return any(not by_name.get("updates", True) for by_name in comparison.steps.values())
+
+
 def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[str, InPort]) -> Training | None:
     """Return the port's training with the learning rates of TF1's `beyond`, if its updates differ; else None.
 

@@ -70,6 +70,7 @@ class Training:
         name.
       uncontrolled: the random ops that no scope could control.
       of_loss: the variables that TF1's loss makes, and not its model.
+      constants: what a port adds to the elements of TF1's variables, by name, such as TF1's forget bias to a bias.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -89,6 +90,7 @@ class Training:
     lines_of_penalties: Mapping[str, str] = field(default_factory=dict)
     uncontrolled: tuple[RandomOp, ...] = ()
     of_loss: tuple[str, ...] = ()
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def variables_after(self, step: int) -> dict[str, np.ndarray]:
         """Return all variables after a step, by name."""

@@ -261,6 +261,46 @@ def test_an_optimizer_may_treat_variables_by_their_names():
     assert "the optimizers agree" in check.summary
 
 
+class DecayingInTF1(v1.train.GradientDescentOptimizer):
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        decayed = [(gradient + 0.1 * variable, variable) for gradient, variable in grads_and_vars]
+        return super().apply_gradients(decayed, global_step, name)
+
+
+def test_optimizers_of_both_programs_may_decay_weights_in_their_own_code():
+    class Decaying(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient + 0.1 * variable, variable, learning_rate)
+
+    check = checked(lambda: DecayingInTF1(0.1), lambda: Decaying(0.1))
+    assert not check.findings
+    assert "the optimizers agree" in check.summary
+
+
+def test_an_optimizer_may_look_for_variables_in_the_model():
+    made = []
+
+    class Port(tf.Module):
+        def __init__(self):
+            super().__init__(name="dense")
+            made.append(self)
+            with self.name_scope:
+                self.kernel = tf.Variable(tf.zeros((3, 2)), name="kernel")
+
+        def __call__(self, inputs, training):
+            return inputs @ self.kernel
+
+    class Decaying(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            decay = 0.1 if variable is made[-1].kernel else 0.0
+            super().update_step(gradient + decay * variable, variable, learning_rate)
+
+    sound = dataclasses.replace(migration(lambda: DecayingInTF1(0.1), lambda: Decaying(0.1)), port=Port)
+    (check,) = validate(sound, checks=["training-steps"]).checks
+    assert not check.findings
+    assert "the port's optimizer updates variables of the model differently" in check.summary
+
+
 def test_a_golden_file_holds_the_probe(tmp_path):
     tf1_optimizer = staircase([30000], [0.1, 0.01])
     record_golden([migration(tf1_optimizer, lambda: keras.optimizers.SGD(0.1))], tmp_path / "golden.npz")

@@ -199,3 +199,23 @@ def test_clipping_as_gradients_are_computed_is_named():
 
 def test_a_gradient_of_zeros_is_none_in_the_port():
     assert detrand.validate(sound_ports()["gradient_of_zeros_against_none"]()).ok
+
+
+def recurrent(x, training):
+    cell = tf.nn.rnn_cell.BasicLSTMCell(4)  # which adds 1 to what its forget gates get
+    return tf.nn.dynamic_rnn(cell, x, dtype=tf.float32)[1].h
+
+
+def test_small_updates_of_a_bias_that_holds_the_forget_bias_are_rounded_with_it():
+    train = detrand.TrainStep(
+        labels=numbers(5, 4),
+        tf1_loss=tf.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(1e-3),
+        port_optimizer=lambda: keras.optimizers.SGD(1e-3),
+    )
+    with detrand.enable_v1_layers():
+        migration = detrand.Migration(
+            tf1=recurrent, port=lambda: keras.layers.LSTM(4), inputs=numbers(5, 6, 3), train=train
+        )
+        assert detrand.validate(migration, checks=["training-steps"]).ok
