@@ -490,7 +490,7 @@ _NUMBER_OF_NAME = re.compile(r"(?:_\d+)+(?=[/:, )]|$)")  # of an iteration, or o
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with one for each fault.
+    """Return findings with one for each fault; those without a cause come last.
 
     Checks that show the same fault at the same lines tell it once. So does one that shows it at several lines, or at
     one line of a block that is used again and again.
@@ -522,7 +522,8 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             count=first.count + each.count if is_new else max(first.count, each.count),
         )
     named = {each.title for each in by_fault.values() if each.confirmed}
-    return tuple(each for each in by_fault.values() if each.fault not in _VAGUE or named.isdisjoint(each.others[:1]))
+    found = [each for each in by_fault.values() if each.fault not in _VAGUE or named.isdisjoint(each.others[:1])]
+    return tuple(sorted(found, key=lambda each: each.fault in _VAGUE))
 
 
 _VAGUE = (Fault.UNEXPLAINED, Fault.POSSIBLE)  # which may be one more place of a fault that has a name

@@ -483,6 +483,19 @@ def test_a_dilated_convolution_is_one_op(tf1, port, title):
     assert finding.confirmed
 
 
+def twins(inputs, training, *, of_second="second"):
+    """Two layers of one shape, such as a network and its target, of which a port may use one in the other's place."""
+    flat = tf.reshape(inputs, (inputs.shape[0], -1))
+    kernels = {name: v1.get_variable(name, (flat.shape[1], 3)) for name in ("first", "second")}
+    return tf.matmul(flat, kernels["first"]), tf.tanh(tf.matmul(2.0 * flat, kernels[of_second]))
+
+
+def test_a_variable_that_is_used_in_place_of_another_one_is_named():
+    finding = only_finding(twins, IMAGES, of_second="first")
+    assert finding.title == "MatMul takes different variables: second (TF1), first (port)", str(finding)
+    assert finding.remedy == "use the port's counterpart of second here"
+
+
 def causal(inputs, training, *, padding="VALID"):
     """Two convolutions of one sequence that is padded before its first step; the port pads one of them otherwise."""
     sequences = tf.reshape(inputs, (inputs.shape[0], -1, 4))

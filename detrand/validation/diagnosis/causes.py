@@ -682,6 +682,8 @@ def _ops(divergence: Divergence) -> Iterator[Cause]:
         return
     computed = tuple(in_order(region) for region in divergence.regions)
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
+    if not only[0] and only[1] == {"ConcatV2"} and any(map(_joins_rows, divergence.regions[1])):
+        return  # the port computes with several batches at once
     parts = NORMALIZATION if all("normalization" in each for each in computed) else set()  # its form does not matter
     is_alike = divergence.is_order or not any(kinds - parts for kinds in only)
     is_order = divergence.confirmed and is_alike and computed[0] != computed[1]
@@ -996,7 +998,8 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
             if not is_mean:
                 fault = Fault.REDUCTION if words == "reduction" else Fault.VALUE
                 yield of_values(words, *map(", ".join, pair), fault=fault)
-    computed = {"TF1": only_tf1.keys() - PLUMBING, "the port": only_port.keys() - PLUMBING}
+    idle = PLUMBING | ({"ConcatV2"} if any(map(_joins_rows, itertools.chain(*divergence.regions))) else set())
+    computed = {"TF1": only_tf1.keys() - idle, "the port": only_port.keys() - idle}
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
         who = next(who for who, kinds in computed.items() if kinds)
@@ -1051,13 +1054,20 @@ def _normalizes_in_training(region: Sequence[TracedOp]) -> bool | None:
 
 
 def _uses(divergence: Divergence) -> Iterator[Cause]:
-    """Yield the inputs that only one program uses on the way."""
+    """Yield the inputs that only one program uses on the way, but for rows beside those that both compute with."""
+    if any(map(_joins_rows, itertools.chain(*divergence.regions, filter(None, (divergence.tf1, divergence.port))))):
+        return
     for who, mine, other in (("TF1", *divergence.uses), ("the port", *divergence.uses[::-1])):
         for position in sorted(mine - other):
             name = f" ({divergence.inputs[position]})" if position < len(divergence.inputs) else ""
             given = f"input {position}{name}"
             remedy = f"use {given} here in the port, too" if who == "TF1" else f"leave out {given} here in the port"
             yield Cause(f"only {who} uses {given} here", fault=Fault.ONLY_IN_ONE, remedy=remedy)
+
+
+def _joins_rows(op: TracedOp) -> bool:
+    """Return whether an op puts batches together, as of two inputs that one tower takes at once."""
+    return op.type == "ConcatV2" and not op.constants.get(f"input {len(op.inputs) - 1}", np.ones(1)).any()
 
 
 def _constants(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause]:
@@ -1129,6 +1139,11 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
     for mine, other in differing[:1]:
         yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
+    of_tf1, of_port = divergence.variables
+    if not differing and tf1 != port and len(of_tf1) == len(of_port) == 1 and of_tf1 != of_port:
+        mine, other = (next(iter(names)) for names in divergence.variables)
+        title = f"{divergence.types[0]} takes different variables: {mine} (TF1), {other} (port)"
+        yield Cause(title, remedy=f"use the port's counterpart of {mine} here")
 
 
 def _exchanged(divergence: Divergence) -> Iterator[Cause]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from detrand.validation.diagnosis.causes import (
+    CONSTANTS,
     ORDERED,
     Cause,
     causes,
@@ -70,7 +71,8 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         ]
         found.append(of_values(op_type, *(", ".join(f"{what} {pair[who]}" for what, pair in words) for who in (0, 1))))
     if not found and divergence.types[0] == divergence.types[1] and None not in divergence.factors:
-        found.append(of_values("factor", *divergence.factors, remedy="compute TF1's factor in the port"))
+        what = CONSTANTS[kind_of(divergence.types[0])]
+        found.append(of_values(what, *divergence.factors, remedy=f"compute TF1's {what} in the port"))
     if not found:
         computing = [[each for each in ops if kind(each) not in PLUMBING] for ops in divergence.regions]
         kinds = computing if any(computing) else divergence.regions

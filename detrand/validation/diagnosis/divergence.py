@@ -18,7 +18,7 @@ from detrand.checkpoints.upstream import op_of
 from detrand.comparison.values import LeafComparison
 from detrand.validation.diagnosis.layer_order import LayerOrder
 from detrand.validation.diagnosis.loops import iteration_of
-from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, MOVES, NORMALIZATION, PLUMBING, kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, MOVES, NORMALIZATION, PLUMBING, kind, kind_of, only_in
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter
 
@@ -137,12 +137,12 @@ class Divergence:
 
     @property
     def factors(self) -> tuple[str | None, str | None]:
-        """The numbers by which TF1's op and the port's multiply the one tensor that they take, as text.
+        """The numbers by which TF1's op and the port's multiply or divide the one tensor that they take, as text.
 
         None where an op does something else. Programs may compute such a number from no data, as a weight of a loss
-        that depends on the step.
+        that depends on the step, or a count of words.
         """
-        tf1, port = map(_factor, self.types, self.values, self.sources)
+        tf1, port = map(_factor, self.types, self.values, self.sources, self.operands)
         return tf1, port
 
     def __str__(self) -> str:
@@ -162,9 +162,12 @@ class Divergence:
         return "\n".join(lines)
 
 
-def _factor(op_type: str, value: Value | None, sources: Sequence[Value]) -> str | None:
-    """Return the number by which an op multiplies the one tensor that it takes; None if it does something else."""
-    if op_type != "Mul" or value is None or len(sources) != 1:
+def _factor(
+    op_type: str, value: Value | None, sources: Sequence[Value], operands: Sequence[frozenset[int]]
+) -> str | None:
+    """Return the number by which an op multiplies or divides the one tensor that it takes; None if it does not."""
+    divides = kind_of(op_type) == "RealDiv" and len(operands) == 2 and operands[0] > operands[1]
+    if not (op_type == "Mul" or divides) or value is None or len(sources) != 1:
         return None
     product, given = value.array, sources[0].array
     if product is None or given is None or product.size != given.size or not given.any():
@@ -172,7 +175,9 @@ def _factor(op_type: str, value: Value | None, sources: Sequence[Value]) -> str 
     product, given = (array.reshape(-1).astype(np.float64) for array in (product, given))
     greatest = np.abs(given).argmax()
     factor = float(product[greatest] / given[greatest])
-    return f"{factor:.6g}" if np.allclose(product, factor * given, rtol=_OF_FACTOR, atol=0) else None
+    if not np.allclose(product, factor * given, rtol=_OF_FACTOR, atol=0):
+        return None
+    return f"{factor:.6g}" if not divides else f"{1 / factor:.6g}" if factor else None
 
 
 def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:

@@ -87,6 +87,7 @@ def match(tf1: Trace, port: Trace, rtol: float = RTOLS[0]) -> dict[str, list[str
 
 # Ops through which no gradient passes, and the op of a ``tf.custom_gradient``.
 _STOPS = {"StopGradient", "Round", "Rint", "Floor", "Ceil", "FloorDiv", "Sign", "IdentityN"}
+_CHOICES = {"ArgMax", "ArgMin", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "InTopKV2"}
 
 
 def stop_of_gradients(
@@ -120,7 +121,8 @@ def stop_in_one_program(
     Where outputs differ, so do all gradients, and what the programs are made of is all that tells.
     """
     stops = [dict(_variables_before_stops(trace, variables)) for trace in (tf1, port)]
-    if bool(stops[0]) == bool(stops[1]):
+    counts = [sum(trace.ops[name].type == "StopGradient" for name in _passed(trace)) for trace in (tf1, port)]
+    if bool(stops[0]) == bool(stops[1]) or counts[0] == counts[1]:  # one may stop those of other variables
         return None
     in_tf1 = bool(stops[0])
     name, stopped = next(iter(stops[not in_tf1].items()))
@@ -130,9 +132,16 @@ def stop_in_one_program(
 def _variables_before_stops(trace: Trace, variables: Collection[str]) -> Iterator[tuple[str, list[str]]]:
     for name in sorted(_passed(trace) - _without_effect(trace)):
         if trace.ops[name].type == "StopGradient":
-            needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
+            needed = _with_gradients(trace, name)
             if stopped := sorted({trace.reads[str(each)] for each in needed if each in trace.reads} & {*variables}):
                 yield name, stopped
+
+
+def _with_gradients(trace: Trace, name: str) -> set[str]:
+    """Return the ops upstream of an op, without those of which only a choice depends, such as that of ``tf.argmax``."""
+    return all_upstream(
+        [name], lambda each: () if trace.ops[str(each)].type in _CHOICES else trace.ops[str(each)].sources
+    )
 
 
 def _without_effect(trace: Trace) -> set[str]:
@@ -166,7 +175,7 @@ def _stops(trace: Trace, gradients: Mapping[str, bool], inputs: Collection[int])
     passed = _passed(trace) - _without_effect(trace)
     for name, op in trace.ops.items():
         if name in passed and op.type in _STOPS:
-            needed = all_upstream([name], lambda each: trace.ops[str(each)].sources)
+            needed = _with_gradients(trace, name)
             stopped = {trace.reads[str(each)] for each in needed if each in trace.reads} & gradients.keys()
             if stopped == differing and (stopped or not given.isdisjoint(needed)):
                 yield name

@@ -205,6 +205,15 @@ def _getitem(step: Step, input: Any, index: Any) -> Any:
     return step("StridedSlice", lambda x: x[index], input)
 
 
+def _as_other(op_type: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the steps of a function that takes only the shape of its second tensor."""
+    return lambda step, input, other: step(op_type, lambda x: function(x, other.shape), input)
+
+
+def _concatenated(step: Step, tensors: Sequence[Any], dim: int = 0) -> Any:
+    return step("ConcatV2", lambda *x: torch.cat(x[:-1], x[-1][0]), *tensors, _axes(tensors[0], dim))
+
+
 def _log_sigmoid(step: Step, input: Any) -> Any:
     return step("Neg", torch.neg, step("Softplus", F.softplus, step("Neg", torch.neg, input)))
 
@@ -867,6 +876,9 @@ STEPS: Mapping[str, Callable[..., Any]] = {
     **{"gelu": _gelu, "masked_fill": _masked_fill, "linear": _linear, "addmm": _addmm, "embedding": _embedding},
     **{"normalize": _normalize, "layer_norm": _layer_norm, "batch_norm": _batch_norm, "interpolate": _interpolate},
     **{"group_norm": _group_norm, "instance_norm": _instance_norm, "local_response_norm": _local_response_norm},
+    **dict.fromkeys(("cat", "concat", "concatenate"), _concatenated),
+    **dict.fromkeys(("view_as", "reshape_as"), _as_other("Reshape", torch.reshape)),
+    "expand_as": _as_other("BroadcastTo", torch.broadcast_to),
     **{"pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle},
     **{f"conv{count}d": _convolution(count) for count in (1, 2, 3)},
     **{f"conv_transpose{count}d": _transposed(count) for count in (1, 2, 3)},

@@ -393,3 +393,97 @@ def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds()
     with enable_v1_layers():
         report = validate(Migration(tf1=normalized, port=InLists, inputs=ROWS), checks=["variables-match"])
     assert report.ok, str(report)
+
+
+# Tensors that are put together along an axis.
+
+
+def joined(x, training):
+    left, right = (v1.layers.dense(x, SIZE, name=name) for name in ("left", "right"))
+    return tf.reduce_sum(tf.tanh(tf.concat([left, right], 2)), 2)
+
+
+class Joined(nn.Module):
+    axis = 2
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, SIZE), nn.Linear(4, SIZE)
+
+    def forward(self, x):
+        return torch.tanh(torch.cat([self.left(x), self.right(x)], dim=self.axis)).sum(2)
+
+
+class JoinedAlongTime(Joined):
+    axis = 1
+
+    def forward(self, x):
+        return super().forward(x)[:, : x.shape[1]]
+
+
+def test_the_axis_along_which_a_port_concatenates_is_named():
+    rows = NUMBERS.normal(size=(3, 4, 4)).astype(np.float32)
+    assert findings(joined, Joined, rows) == ()
+    (found,) = findings(joined, JoinedAlongTime, rows)
+    assert found.title == "axis of ConcatV2 differs: 2 (TF1), 1 (port)"
+
+
+def tower(x):
+    with v1.variable_scope("tower", reuse=v1.AUTO_REUSE):
+        hidden = tf.nn.relu(v1.layers.conv2d(x, SIZE, 3, padding="same", name="first"))
+        return v1.layers.flatten(tf.nn.relu(v1.layers.conv2d(hidden, 3, 3, 2, "same", name="second")))
+
+
+def siamese(left, right, training):
+    return {"left": tower(left), "right": tower(right)}
+
+
+class Siamese(nn.Module):
+    """Both inputs go through one tower at once, which pads the second convolution at the wrong ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, SIZE, 3, padding=1), nn.Conv2d(SIZE, 3, 3, 2)
+
+    def forward(self, left, right):
+        hidden = torch.relu(self.first(torch.cat([left, right]).permute(0, 3, 1, 2)))
+        outputs = torch.relu(self.second(functional.pad(hidden, (1, 0, 1, 0))))
+        left, right = outputs.permute(0, 2, 3, 1).flatten(1).chunk(2)
+        return {"left": left, "right": right}
+
+
+def test_inputs_that_go_through_a_tower_at_once_are_not_said_to_be_used_by_the_port_only():
+    images = [NUMBERS.normal(size=(3, 4, 4, 2)).astype(np.float32) for _ in range(2)]
+    found = findings(siamese, Siamese, tuple(images))
+    assert found[0].title == "padding differs: SAME (TF1), VALID after PadV2 (port)"
+    assert not [each.title for each in found if "only the port" in each.title]
+
+
+# Gradients that both programs stop.
+
+
+def quantized(x, training):
+    codes = v1.get_variable("codes", (3, SIZE))
+    hidden = v1.layers.dense(x, SIZE, name="hidden")
+    chosen = tf.gather(codes, tf.argmin(tf.reduce_sum(tf.square(hidden[:, None] - codes), 2), 1))
+    losses = tf.square(tf.stop_gradient(hidden) - chosen), tf.square(hidden - tf.stop_gradient(chosen))
+    return tf.reduce_mean(losses[0]) + 0.25 * tf.reduce_mean(losses[1])
+
+
+class Quantized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codes, self.hidden = nn.Parameter(torch.rand(3, SIZE)), nn.Linear(4, SIZE)
+
+    def forward(self, x):
+        hidden = self.hidden(x)
+        chosen = self.codes[(hidden[:, None] - self.codes).square().sum(2).argmin(1)].view_as(hidden)
+        losses = (hidden.detach() - chosen).square().mean(), (hidden - chosen.detach()).square().mean()
+        return 0.25 * losses[0] + losses[1]
+
+
+def test_gradients_that_both_programs_stop_are_not_said_to_be_stopped_by_one():
+    train = {"tf1_loss": lambda labels, loss: loss, "port_loss": lambda labels, loss: loss}
+    train |= {"labels": np.zeros(6, np.float32), "tf1_optimizer": descent, "port_optimizer": rate, "steps": 2}
+    (found,) = findings(quantized, Quantized, ROWS, ["training-steps"], **train)
+    assert found.title.startswith("the gradient of hidden/bias in the port is 4 times TF1's"), found.title

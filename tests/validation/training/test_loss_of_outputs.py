@@ -786,6 +786,19 @@ def test_a_mean_in_place_of_a_sum_that_is_divided_by_another_count_is_a_reductio
     assert finding.confirmed
 
 
+def test_counts_that_a_loss_is_divided_by_are_no_sum_in_place_of_a_mean():
+    def of_rows(labels, outputs):
+        return tf.reduce_sum(cross_entropy(labels, outputs)) / 6.0
+
+    def of_sum(labels, outputs):
+        return tf.reduce_sum(cross_entropy(labels, outputs)) / tf.cast(tf.reduce_sum(labels), tf.float32)
+
+    labels = np.array([0, 1, 2, 3, 3, 3], np.int32)
+    (finding,) = validated(of_sum, of_tf1=of_rows, labels=labels, checks=["training-steps"]).findings
+    assert finding.title == "loss: divisor differs: 6 (TF1), 12 (port)", str(finding)
+    assert (finding.remedy, bool(finding.confirmed)) == ("compute TF1's divisor in the port", True)
+
+
 class TestOutputsWithDistinctWeights:
     """The outputs of the initial weights are 0, and no term that begins above 0 shows in their loss."""
 
