@@ -45,6 +45,7 @@ _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 _NOT_TRAINED = ("moving_mean", "moving_variance")  # as tf.layers, slim and Keras name them
 _NO_OUTPUTS = ("Const", "NoOp", "Assert", "SaveV2", *_PLACEHOLDERS)
 _MOST_NAMES = 12
+_SIGNATURE = "serving_default"  # the name that TensorFlow gives to the only signature
 
 
 def says_whether_it_trains(name: str) -> bool:
@@ -96,8 +97,8 @@ class GraphFile:
     [[2. 4.]]
 
     Args:
-      path: a frozen graph (a ``GraphDef`` in a file ``.pb``), the folder of a SavedModel of TensorFlow 1,
-        or a file ``.meta`` beside a checkpoint.
+      path: a frozen graph (a ``GraphDef`` in a file ``.pb``), the folder of a SavedModel of TensorFlow 1 or
+        the file ``saved_model.pb`` in it, or a file ``.meta`` beside a checkpoint.
       inputs: the names of the placeholders, or of other tensors, in whose place the migration's inputs come; those of a
         SavedModel may be names of its signature. By default, all placeholders that the outputs depend on and that
         ``feeds`` leaves open, in the order in which the model made them. If the migration's only input is a dict, its
@@ -108,7 +109,7 @@ class GraphFile:
       feeds: an array or number for each placeholder that is no input, by name, or a function of ``training`` that
         returns it: ``{"keep_prob": lambda training: 0.5 if training else 1.0}``. A boolean placeholder named
         ``is_training``, ``training`` or alike gets ``training`` by itself.
-      signature: the name of the SavedModel's signature.
+      signature: the name of the SavedModel's signature. If it has only one, that is the default.
 
     Raises:
       ArgumentError: for an argument of a wrong type.
@@ -119,7 +120,7 @@ class GraphFile:
     inputs: Sequence[str] | None = field(default=None, kw_only=True)
     outputs: Any = field(default=None, kw_only=True)
     feeds: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    signature: str = field(default="serving_default", kw_only=True)
+    signature: str = field(default=_SIGNATURE, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, os.PathLike)):
@@ -135,7 +136,13 @@ class GraphFile:
 
     @property
     def __name__(self) -> str:
-        return Path(os.fsdecode(self.path)).stem
+        return self._file.stem or "saved_model"  # of the working directory
+
+    @property
+    def _file(self) -> Path:
+        """The file, or the folder of a SavedModel."""
+        path = Path(os.fsdecode(self.path))
+        return path.parent if path.name == "saved_model.pb" else path
 
     @property
     def is_frozen(self) -> bool:
@@ -182,14 +189,14 @@ class GraphFile:
     @property
     def checkpoint(self) -> str | None:
         """The prefix of the checkpoint beside the graph; None if there is none."""
-        path = Path(os.fsdecode(self.path))
+        path = self._file
         prefix = path.with_suffix("") if path.suffix == ".meta" else path / "variables" / "variables"
         return str(prefix) if prefix.with_name(f"{prefix.name}.index").exists() else None
 
     @functools.cached_property
     def original(self) -> OriginalOutputs | None:
         """Return what ``examples/save_tf1.py`` has recorded in TensorFlow 1; None if there is nothing."""
-        file = Path(os.fsdecode(self.path)) / "assets.extra" / "detrand.npz"
+        file = self._file / "assets.extra" / "detrand.npz"
         if not file.exists():
             return None
         try:
@@ -219,21 +226,19 @@ class GraphFile:
     @functools.cached_property
     def _graphs(self) -> dict[bool, _Graph]:
         """The graph by ``training``; most files have one for both."""
-        path = Path(os.fsdecode(self.path))
+        path = self._file
         if not path.exists():
             raise MigrationError(
                 f"the graph {path} does not exist; give the path of a .pb or .meta file or a SavedModel"
             )
-        if path.name == "saved_model.pb":
-            path = path.parent
         try:
             if path.is_dir():
                 return _of_saved_model(path, self.signature)
             if path.suffix == ".meta":
-                graph = _Graph(tf.compat.v1.MetaGraphDef.FromString(path.read_bytes()), False)
+                graph = _Graph(tf.compat.v1.MetaGraphDef.FromString(path.read_bytes()), False, self.signature)
             else:
                 definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
-                graph = _Graph(tf.compat.v1.MetaGraphDef(graph_def=definition), True)
+                graph = _Graph(tf.compat.v1.MetaGraphDef(graph_def=definition), True, self.signature)
         except MigrationError:
             raise
         except Exception as error:  # of protobuf, whose classes depend on its version
@@ -336,8 +341,11 @@ def _of_saved_model(path: Path, signature: str) -> dict[bool, _Graph]:
             f"{path} was saved by TensorFlow 2, as an object without a TF1 program. Give a SavedModel that TensorFlow "
             "1 has saved, or write a function tf1(*inputs, training) that builds the model"
         )
-    graphs = {id(each): _Graph(each, False, signature, path / "assets") for each in (in_inference, in_training)}
-    return {False: graphs[id(in_inference)], True: graphs[id(in_training)]}
+    inference = _Graph(in_inference, False, signature, path / "assets")
+    if in_training is in_inference:
+        return {False: inference, True: inference}
+    of_training = signature if signature in in_training.signature_def else _SIGNATURE
+    return {False: inference, True: _Graph(in_training, False, of_training, path / "assets")}
 
 
 class _FrozenVariable(NamedTuple):
@@ -355,7 +363,7 @@ class _FrozenVariable(NamedTuple):
 class _Graph:
     """A graph in a file, with the tensors of a signature by their names in it."""
 
-    def __init__(self, meta_graph: Any, is_frozen: bool, signature: str = "", assets: Path | None = None):
+    def __init__(self, meta_graph: Any, is_frozen: bool, signature: str, assets: Path | None = None):
         from detrand._patching.graphs import assets_of
 
         self._meta_graph = meta_graph
@@ -366,12 +374,13 @@ class _Graph:
         self._inputs: dict[str, str] = {}
         self.outputs: dict[str, str] = {}
         signatures = {name: each for name, each in meta_graph.signature_def.items() if each.outputs}
-        if signature and signatures:
-            if signature not in signatures and len(signatures) > 1:
-                raise MigrationError(
-                    f"the SavedModel has no signature {signature!r}; it has {', '.join(sorted(signatures))}. Write "
-                    "GraphFile(signature=...)"
-                )
+        if signature not in signatures and (len(signatures) > 1 or signature != _SIGNATURE):
+            known, remedy = ", ".join(sorted(signatures)), "Write GraphFile(signature=...)"
+            raise MigrationError(
+                f"the graph has no signature {signature!r}; it has {known or 'none'}. "
+                f"{remedy if known else 'Leave signature out'}"
+            )
+        if signatures:
             chosen = signatures.get(signature) or next(iter(signatures.values()))
             self._inputs = {name: chosen.inputs[name].name for name in sorted(chosen.inputs)}
             self.outputs = {name: chosen.outputs[name].name for name in sorted(chosen.outputs)}

@@ -73,6 +73,17 @@ def meta(use_resource, tmp_path):
         return v1.train.Saver().save(session, str(tmp_path / "model.ckpt")) + ".meta"
 
 
+@pytest.fixture
+def small(tmp_path):
+    """Write a SavedModel of a product, and return its path."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        images = v1.placeholder(tf.float32, [None, 2], name="images")
+        outputs = tf.matmul(images, v1.get_variable("kernel", [2, 3], initializer=v1.ones_initializer()))
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "small"), {"pictures": images}, {"logits": outputs})
+    return tmp_path / "small"
+
+
 def run(tf1, *inputs, training=False, weights=None):
     """Return what a program computes in a session, with its initial values or those of a checkpoint."""
     with tf.Graph().as_default(), v1.Session() as session:
@@ -458,6 +469,27 @@ def test_a_graph_that_cannot_be_used_is_named(tmp_path, build_graph, arguments, 
         validate(
             Migration(tf1=GraphFile(path, **arguments), port=lambda: lambda x, training: x, inputs=np.ones(2, "f"))
         )
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_signature_that_does_not_exist_is_an_error(small, tmp_path, is_frozen):
+    path = write_graph(tmp_path / "graph.pb", keep_prob_graph) if is_frozen else small
+    known = "none. Leave signature out" if is_frozen else "serving_default. Write GraphFile"
+    with pytest.raises(MigrationError, match=f"has no signature 'serving'; it has {known}"):
+        _ = GraphFile(path, signature="serving").output_names
+
+
+def test_the_only_signature_of_a_saved_model_is_the_default(small):
+    file = small / "saved_model.pb"
+    file.write_bytes(file.read_bytes().replace(b"serving_default", b"serving_of_mine"))
+    assert GraphFile(small).output_names == GraphFile(small, signature="serving_of_mine").output_names == "MatMul:0"
+
+
+def test_the_file_of_a_saved_model_is_its_folder(small):
+    by_file, by_folder = GraphFile(small / "saved_model.pb"), GraphFile(str(small))
+    assert by_file.checkpoint == by_folder.checkpoint == str(small / "variables" / "variables")
+    assert by_file.__name__ == by_folder.__name__ == "small"
+    assert by_file.output_names == by_folder.output_names
 
 
 def test_an_op_of_contrib_that_tensorflow_2_does_not_have_is_named(tmp_path):
