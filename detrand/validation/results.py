@@ -134,7 +134,8 @@ class Report:
       variables: the variables of both programs, in pairs.
       uncontrolled: the draws of both programs, ``tf1`` and ``port``, that no scope controls, each line of code once;
         they do not affect the verdict.
-      left_out: the checks for which a `GraphFile` does not have what they compare, and why.
+      left_out: the checks for which a `GraphFile` does not have what they compare, and why; empty if only some of the
+        other checks were to run.
     """
 
     migration: str

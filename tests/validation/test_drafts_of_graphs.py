@@ -61,7 +61,10 @@ def test_a_draft_with_a_port_passes_as_it_is(folder, capsys):
     assert "graphs/net.py: written; now run" in capsys.readouterr().out
     assert "import keras" not in (text := (folder / "graphs" / "net.py").read_text()) and "name_map" not in text
     assert main(["validate", "graphs/net.py"]) == PASSED
-    assert "frozen passed: all 6 checks passed" in capsys.readouterr().out
+    left_out = "left out: initializers-match, regularizers-match (a frozen graph has none)"
+    assert f"frozen passed: all 6 checks passed; {left_out}\n" in capsys.readouterr().out
+    assert main(["validate", "graphs/net.py", "-q", "--check", "variables-match"]) == PASSED
+    assert capsys.readouterr().out == "frozen passed: the only check passed\n"
 
 
 def test_a_graph_is_looked_up_in_the_folder_of_its_migration_first(folder):
