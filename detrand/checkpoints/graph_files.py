@@ -43,6 +43,7 @@ _PASSED_ON = ("Switch", "Enter", "Identity")
 _VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 _NOT_TRAINED = ("moving_mean", "moving_variance")  # as tf.layers, slim and Keras name them
+_SAVER = re.compile(r"save(_\d+)?/")  # the ops of a Saver
 _NO_OUTPUTS = ("Const", "NoOp", "Assert", "SaveV2", *_PLACEHOLDERS)
 _MOST_NAMES = 12
 _SIGNATURE = "serving_default"  # the name that TensorFlow gives to the only signature
@@ -401,11 +402,16 @@ class _Graph:
             if name in names:
                 return names[name]
         if op_of(name) not in self.nodes:
-            placeholders = [each for each, node in self.nodes.items() if node.op in _PLACEHOLDERS]
+            nodes = [node for node in self.nodes.values() if not _SAVER.match(node.name)]
+            placeholders = [node.name for node in nodes if node.op in _PLACEHOLDERS]
+            ends = [node.name for node in nodes if node.op not in _NO_OUTPUTS][-3:]
+            known = f"its last ops are {', '.join(ends) or 'none'}"
+            if self.outputs:
+                inputs, outputs = (and_more(names, _MOST_NAMES) or "none" for names in (self._inputs, self.outputs))
+                known = f"its signature has the inputs {inputs} and the outputs {outputs}"
             raise MigrationError(
                 f"the graph has no tensor {quote(name)}. Its placeholders are "
-                f"{and_more(placeholders, _MOST_NAMES) or 'none'}; its last ops are "
-                f"{and_more(list(self.nodes)[-3:], 3)}"
+                f"{and_more(placeholders, _MOST_NAMES) or 'none'}; {known}"
             )
         return name if ":" in name else f"{name}:0"
 

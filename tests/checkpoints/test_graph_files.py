@@ -492,6 +492,21 @@ def test_the_file_of_a_saved_model_is_its_folder(small):
     assert by_file.output_names == by_folder.output_names
 
 
+def test_an_error_for_a_name_shows_the_names_that_are_there(small, tmp_path):
+    message = "Its placeholders are images; its signature has the inputs pictures and the outputs logits$"
+    with pytest.raises(MigrationError, match=f"no tensor 'logit'. {message}"):
+        run(GraphFile(small, outputs="logit"), IMAGES)
+
+    def with_saver():
+        tf.multiply(v1.placeholder(tf.float32, [2], name="x"), v1.get_variable("scale", []), name="outputs")
+        v1.train.Saver()
+        v1.global_variables_initializer()
+
+    path = write_graph(tmp_path / "graph.pb", with_saver)
+    with pytest.raises(MigrationError, match=r"Its placeholders are x; its last ops are .*, outputs$"):
+        run(GraphFile(path, outputs="logit"), IMAGES)
+
+
 def test_an_op_of_contrib_that_tensorflow_2_does_not_have_is_named(tmp_path):
     def build_graph():
         hidden = tf.add(v1.placeholder(tf.float32, [2], name="x"), 1.0, name="hidden")
