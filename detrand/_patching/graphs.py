@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorflow.core.framework import attr_value_pb2, types_pb2, variable_pb2
 from tensorflow.core.protobuf import control_flow_pb2, meta_graph_pb2, saved_model_pb2
 from tensorflow.python.client import session
@@ -397,10 +398,27 @@ def has_float64_kernel(op_type: str, type_attributes: frozenset[str]) -> bool:
     )
 
 
+def parse_message(kind: Any, content: bytes) -> Any:
+    """Return a message of protobuf, in binary form or as text.
+
+    Raises:
+      ValueError: if the content is neither.
+    """
+    try:
+        return kind.FromString(content)
+    except Exception:  # of protobuf, whose classes depend on its version
+        try:
+            return text_format.Parse(content.decode(), kind())
+        except UnicodeDecodeError:
+            raise ValueError("it has a different format, or is truncated") from None
+        except text_format.ParseError as error:
+            raise ValueError(f"it is text, with the error {str(error).rstrip('.')}") from None
+
+
 def meta_graphs_of_saved_model(folder: Path) -> list[Any]:
     """Return the graphs of a SavedModel, each a ``MetaGraphDef``; none if the folder holds no SavedModel."""
     file = folder / "saved_model.pb"
-    return list(saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs) if file.exists() else []
+    return list(parse_message(saved_model_pb2.SavedModel, file.read_bytes()).meta_graphs) if file.exists() else []
 
 
 def assets_of(meta_graph: Any) -> dict[str, str]:

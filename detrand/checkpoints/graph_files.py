@@ -46,6 +46,7 @@ _NOT_TRAINED = ("moving_mean", "moving_variance")  # as tf.layers, slim and Kera
 _SAVER = re.compile(r"save(_\d+)?/")  # the ops of a Saver
 _NO_OUTPUTS = ("Const", "NoOp", "Assert", "SaveV2", *_PLACEHOLDERS)
 _MOST_NAMES = 12
+_ACCEPTED = "Give a GraphDef (.pb or .pbtxt), the folder of a SavedModel, or the .meta file of a checkpoint"
 _SIGNATURE = "serving_default"  # the name that TensorFlow gives to the only signature
 
 
@@ -98,7 +99,7 @@ class GraphFile:
     [[2. 4.]]
 
     Args:
-      path: a frozen graph (a ``GraphDef`` in a file ``.pb``), the folder of a SavedModel of TensorFlow 1 or
+      path: a frozen graph (a ``GraphDef``, in binary form or as text), the folder of a SavedModel of TensorFlow 1 or
         the file ``saved_model.pb`` in it, or a file ``.meta`` beside a checkpoint.
       inputs: the names of the placeholders, or of other tensors, in whose place the migration's inputs come; those of a
         SavedModel may be names of its signature. By default, all placeholders that the outputs depend on and that
@@ -227,6 +228,8 @@ class GraphFile:
     @functools.cached_property
     def _graphs(self) -> dict[bool, _Graph]:
         """The graph by ``training``; most files have one for both."""
+        from detrand._patching.graphs import parse_message
+
         path = self._file
         if not path.exists():
             raise MigrationError(
@@ -236,18 +239,16 @@ class GraphFile:
             if path.is_dir():
                 return _of_saved_model(path, self.signature)
             if path.suffix == ".meta":
-                graph = _Graph(tf.compat.v1.MetaGraphDef.FromString(path.read_bytes()), False, self.signature)
+                graph = _Graph(parse_message(tf.compat.v1.MetaGraphDef, path.read_bytes()), False, self.signature)
             else:
-                definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
+                definition = parse_message(tf.compat.v1.GraphDef, path.read_bytes())
                 graph = _Graph(tf.compat.v1.MetaGraphDef(graph_def=definition), True, self.signature)
         except MigrationError:
             raise
-        except Exception as error:  # of protobuf, whose classes depend on its version
-            raise MigrationError(f"{path} cannot be read as a TF1 graph: {error}") from error
+        except (OSError, ValueError) as error:
+            raise MigrationError(f"{path} cannot be read as a TF1 graph: {error}. {_ACCEPTED}") from error
         if not graph.nodes:
-            raise MigrationError(
-                f"{path} holds no graph; give a GraphDef, a SavedModel or the .meta file of a checkpoint"
-            )
+            raise MigrationError(f"{path} holds no graph. {_ACCEPTED}")
         return {False: graph, True: graph}
 
     def _graph(self, training: bool) -> _Graph:

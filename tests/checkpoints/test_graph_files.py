@@ -524,15 +524,27 @@ def test_an_op_of_contrib_that_tensorflow_2_does_not_have_is_named(tmp_path):
     assert run(GraphFile(path, outputs="hidden"), one)[0].tolist() == [2, 2]
 
 
+def test_graphs_are_read_as_text_too(tmp_path):
+    with tf.Graph().as_default() as graph:
+        keep_prob_graph()
+        tf.io.write_graph(graph, str(tmp_path), "graph.pb")  # as_text=True is the default
+        v1.train.export_meta_graph(str(tmp_path / "graph.meta"), as_text=True)
+    for file in "graph.pb", "graph.meta":
+        found, _ = run(GraphFile(tmp_path / file, outputs="outputs"), np.float32([1, 2]), np.float32(0.5))
+        assert found.tolist() == [0.5, 1.0]
+
+
 def test_files_that_are_no_graphs_are_named(tmp_path):
     (tmp_path / "text.pb").write_text("no graph")
+    np.savez(tmp_path / "arrays.npz", np.full(2, 0.1))
     tf.saved_model.save(tf.Module(), str(tmp_path / "object"))
     (tmp_path / "empty").mkdir()
     for name, message in {
         "absent.pb": "absent.pb does not exist; give the path of a .pb or .meta file or a SavedModel",
-        "text.pb": "text.pb cannot be read as a TF1 graph",
+        "text.pb": "text.pb cannot be read as a TF1 graph: it is text, with the error 1:1 : .*. Give a GraphDef",
+        "arrays.npz": r"it has a different format, or is truncated. Give a GraphDef \(.pb or .pbtxt\), the folder of a",
         "object": "object was saved by TensorFlow 2, as an object without a TF1 program",
-        "empty": "empty holds no SavedModel; give the folder that has the file saved_model.pb",
+        "empty": "^[^ ]*empty holds no SavedModel; give the folder that has the file saved_model.pb",
     }.items():
         migration = Migration(tf1=tmp_path / name, port=lambda: lambda x, training: x, inputs=np.ones(2, "f"))
         with pytest.raises(MigrationError, match=message):
