@@ -262,7 +262,8 @@ class GraphFile:
             graph.tensor(name): feed(training) if callable(feed) else feed
             for name, feed in self._feeds(graph, training).items()
         }
-        mapped = feeds | self._inputs(graph, outputs, feeds, inputs)
+        given = self._inputs(graph, outputs, feeds, inputs)
+        mapped = feeds | given
         needed = graph.upstream(tf.nest.flatten(outputs), mapped)
         open_placeholders = [name for name in needed if graph.nodes[name].op == "Placeholder"]
         if open_placeholders:
@@ -285,7 +286,18 @@ class GraphFile:
                 "outputs that are computed before it: GraphFile(outputs=...)"
             )
         known = {name: bool(feed) for name, feed in feeds.items() if isinstance(feed, (bool, np.bool_))}
-        return graph.added({name: _cast(value, graph.dtype(name)) for name, value in mapped.items()}, known, outputs)
+        tensors = {name: _cast(value, graph.dtype(name)) for name, value in mapped.items()}
+        try:
+            return graph.added(tensors, known, outputs)
+        except ValueError as error:
+            for name in given:
+                shape, accepted = tensors[name].shape, graph.shape(name)
+                if not shape.is_compatible_with(accepted):
+                    raise MigrationError(
+                        f"{self.path} cannot compute with these inputs: its placeholder {op_of(name)} has the shape "
+                        f"{accepted}, but an input of shape {shape} was given. Give an input of the placeholder's shape"
+                    ) from error
+            raise
 
     def _outputs(self, graph: _Graph) -> Any:
         """Return the names of the output tensors, in their structure."""
@@ -420,6 +432,12 @@ class _Graph:
         """Return the dtype of a placeholder; None for another tensor."""
         node = self.nodes[op_of(tensor)]
         return tf.as_dtype(node.attr["dtype"].type) if node.op in _PLACEHOLDERS else None
+
+    def shape(self, tensor: str) -> tf.TensorShape:
+        """Return the shape of a placeholder; an unknown one for another tensor."""
+        node = self.nodes[op_of(tensor)]
+        shape = tf.TensorShape(node.attr["shape"].shape if node.op in _PLACEHOLDERS else None)
+        return shape if shape.rank else tf.TensorShape(None)  # old graphs have () for an unknown shape
 
     def upstream(self, tensors: Iterable[str], given: Collection[str] = ()) -> list[str]:
         """Return the names of the ops that tensors depend on, but for given tensors, in the order of the graph."""

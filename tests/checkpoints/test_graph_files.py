@@ -460,8 +460,13 @@ def unfrozen_graph():
         (keep_prob_graph, {"outputs": "logits"}, "has no tensor 'logits'. Its placeholders are x, keep_prob; its last"),
         (unfrozen_graph, {}, "graph.pb is not frozen: it has the variable scale, but no values"),
         (lambda: None, {}, "graph.pb holds no graph"),
+        (
+            lambda: tf.reshape(v1.placeholder(tf.float32, [None, 3], name="x"), [-1, 3]),
+            {},
+            r"its placeholder x has the shape \(None, 3\), but an input of shape \(2,\) was given",
+        ),
     ],
-    ids=["number of inputs", "open placeholder", "name of an output", "not frozen", "empty"],
+    ids=["number of inputs", "open placeholder", "name of an output", "not frozen", "empty", "shape"],
 )
 def test_a_graph_that_cannot_be_used_is_named(tmp_path, build_graph, arguments, message):
     path = write_graph(tmp_path / "graph.pb", build_graph)
