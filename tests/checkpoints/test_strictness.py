@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import detrand
 from detrand import ArgumentError, CheckpointError, load_tf1_checkpoint
 from detrand.checkpoints.loading import restore_session
 from tests.support.checkpoint_files import NET, VALUES, Net, variables, write
@@ -40,6 +41,7 @@ def no_checkpoints(tmp_path_factory):
         session.run(v1.global_variables_initializer())
         v1.saved_model.simple_save(session, str(folder / "saved_model"), {"x": x}, {"y": w * x})
     zipfile.ZipFile(folder / "model.keras", "w").close()
+    np.savez(folder / "weights.npz", w=np.float32([3]))
     h5py.File(folder / "model.weights.h5", "w").close()
     return folder
 
@@ -137,6 +139,16 @@ class TestStrictness:
             load_tf1_checkpoint(variables(), no_checkpoints / given)
         assert str(caught.value).startswith(f"path='{no_checkpoints / given}' cannot be read as a checkpoint: ")
         assert "\n" not in str(caught.value)
+
+    def test_the_code_that_makes_a_checkpoint_of_arrays_runs(self, no_checkpoints, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(CheckpointError, match="it is an archive of NumPy arrays, not a checkpoint") as caught:
+            load_tf1_checkpoint(variables(), no_checkpoints / "weights.npz")
+        code = str(caught.value).partition("write a checkpoint: ")[2]
+        assert eval(code, {"detrand": detrand, "tf": tf, "np": np}) == "model.ckpt"
+        target = tf.Variable([0.0], name="w")
+        load_tf1_checkpoint([target], "model.ckpt")
+        assert target.numpy() == [3]
 
     def test_the_checkpoint_in_a_saved_model_of_tf1(self, no_checkpoints):
         target = tf.Variable([0.0], name="w")
