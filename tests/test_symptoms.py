@@ -408,6 +408,7 @@ def test_explain_prints_the_section_without_markup(symptom, width, capsys, monke
     printed = capsys.readouterr().out
     assert printed.startswith(SECTIONS[symptom].partition("\n")[0])
     assert not re.search(r"``|:\w+:`|^\.\.|~~", printed, re.MULTILINE)
+    assert printed.count("\n- ") == SECTIONS[symptom].count("\n- ")
 
 
 def test_explain_lists_all_symptoms(capsys):

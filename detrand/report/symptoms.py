@@ -20,7 +20,7 @@ def sections() -> dict[str, str]:
 
 
 def explanation(symptom: str) -> str:
-    """Return the explanation of a symptom as plain text, with a line for each paragraph.
+    """Return the explanation of a symptom as plain text, with a line for each paragraph and item of a list.
 
     Args:
       symptom: the name of a section, in upper or lower case: ``"value"``, ``"ScopeError"``.
@@ -50,5 +50,5 @@ def _as_text(section: str) -> str:
     section = re.sub(r":doc:`(\w+)`", r"“\1” in the documentation", section)
     section = re.sub(r":ref:`(.*?)\s<symptom-(.*?)>`", r"\1 (detrand explain \2)", section, flags=re.DOTALL)
     section = section.replace(".. code-block:: text\n", "").replace("``", "`")
-    paragraphs = re.split(r"\n{2,}", section)
+    paragraphs = re.split(r"\n{2,}|\n(?=- )", section)
     return "\n\n".join(text if text.startswith(" ") else " ".join(text.split()) for text in paragraphs)

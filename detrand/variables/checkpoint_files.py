@@ -93,14 +93,14 @@ def _why_no_v1_file(path: str) -> str:
         return _why_none_in(folder)
     if _is_table(path):
         return ""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        start = file.read(8)
     if base.endswith(".npz"):
         variables = f"[tf.Variable(value, name=name) for name, value in np.load({path!r}).items()]"
         return (
             "it is an archive of NumPy arrays, not a checkpoint, which a Saver writes. If the arrays have TF1's names, "
             f"write a checkpoint: detrand.save_tf1_checkpoint({variables}, 'model.ckpt')"
         )
+    with tf.io.gfile.GFile(path, "rb") as file:
+        start = file.read(8)
     for magic, kind in _KINDS.items():
         if start.startswith(magic):
             return f"it is {kind}, in which Keras saves models and weights. Use Keras's load_model or load_weights"
