@@ -274,11 +274,12 @@ def test_two_graphs_of_a_saved_model_are_those_of_training_and_inference(tmp_pat
             if training:
                 builder.add_meta_graph_and_variables(session, ["train"], signatures)
             else:
-                builder.add_meta_graph(["serve"], signatures)
+                builder.add_meta_graph(["serve"], {**signatures, "only_here": signature})
     builder.save()
     report = validate(Migration(tf1=tmp_path / "saved", port=make_port, inputs=IMAGES))
     assert report.ok, str(report)
     assert len(report.checks) == 9
+    assert GraphFile(tmp_path / "saved", signature="only_here").takes_training
 
 
 @pytest.mark.slow
