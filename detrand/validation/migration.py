@@ -65,9 +65,10 @@ class Migration:
         graph, a SavedModel or a ``.meta`` file, or a `GraphFile`.
       port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
         ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
-        the same structure. A ``torch.nn.Module`` or a ``flax.nnx.Module`` is put into training or evaluation mode and
-        called as ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in
-        its closure cannot be found.
+        the same structure; a Keras layer whose ``call`` has no ``training`` is called without it. A
+        ``torch.nn.Module`` or a ``flax.nnx.Module`` is put into training or evaluation mode and called as
+        ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in its closure
+        cannot be found.
       inputs: an array, or a dict of arrays with text as keys, such as the features of an Estimator's ``model_fn``;
         or a tuple or list of these, one for each input. Or a function without arguments that returns an iterable of
         such batches; the first batch is used.

@@ -116,8 +116,8 @@ def validate(
     Raises:
       ArgumentError: for an invalid argument, or if ``logdir`` cannot be written.
       CheckpointError: (an `ArgumentError`) if the migration's checkpoint cannot be read.
-      MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises; or if
-        a tolerance or a metric is for outputs that do not exist.
+      MigrationError: if there is nothing to check, because the TF1 program or the factory of the port raises, or the
+        port does not take the inputs; or if a tolerance or a metric is for outputs that do not exist.
       RecordingError: (an `ArgumentError`) if the golden file cannot be read, or is of a different migration.
       KeyboardInterrupt: if one arrives while the checks run; its ``report`` has what the finished checks found.
     """

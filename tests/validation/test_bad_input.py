@@ -23,6 +23,19 @@ def tf1(inputs, training):
 def port():
     return keras.layers.Dense(2, use_bias=False, name="dense")
 
+def tf1_of_both(inputs, labels, training):
+    return tf1(inputs, training)
+
+BOTH = {"tf1": tf1_of_both, "inputs": (INPUTS, np.zeros(4, np.int32))}
+
+class OneInput(keras.layers.Layer):
+    def call(self, x, training=False):
+        return x
+
+class WithoutTraining(tf.Module):
+    def __call__(self, x):
+        return x
+
 def not_finite(labels, outputs):
     return tf.reduce_mean(outputs) / 0.0 * 0.0
 
@@ -80,6 +93,23 @@ def run(tmp_path, capsys):
         ("migration = migration_with(tf1=lambda x, training: 'a')", "returned 'a', which holds no tensor"),
         ("migration = migration_with(tf1=lambda x, training: None)", "returned None, which holds no tensor"),
         ("migration = migration_with(port=lambda: None)", "returned None of type NoneType, which cannot be called"),
+        (
+            "migration = migration_with(**BOTH, port=OneInput)",
+            r"port of tf1_of_both cannot be called with the inputs float32 \(4, 3\), int32 \(4,\) and training=...: it "
+            r"takes \(x, training=False\) \(.*my_migration.py:\d+\). Both programs take the same inputs: leave out .*"
+            r"such as labels, which TrainStep\(labels=...\) takes, or return a layer from port that takes them all",
+        ),
+        ("migration = migration_with(**BOTH, port=port)", r"cannot be called .*: it takes \(inputs, training=None\)"),
+        (
+            "migration = migration_with(**BOTH, port=lambda: keras.Sequential([port()]))",
+            r"cannot be called with .*: it takes \(inputs, training=None, mask=None.*\). Both programs",
+        ),
+        ("migration = migration_with(**BOTH, port=WithoutTraining)", r": it takes \(x\) .*Both programs take the same"),
+        (
+            "migration = migration_with(port=WithoutTraining)",
+            r"inputs float32 \(4, 3\) and training=...: it takes \(x\) .*Add a parameter training=False to it",
+        ),
+        ("migration = migration_with(port=lambda: lambda x: x)", "it takes .x. .*Add a parameter training=False to it"),
         ("migration = migration_with(port=lambda: LAYER)", "returned the same Dense twice"),
         ("migration = migration_with(name_map={'dense/kernal': 'w'})", "Did you mean 'dense/kernel'"),
         ("migration = migration_with(name_map=lambda name: {}[name])", r"name_map raised KeyError\('dense/kernel'\)"),
@@ -95,6 +125,18 @@ def test_the_command_line_says_why_in_one_line(run, code, message):
     assert status == COULD_NOT_RUN, out + err
     assert re.fullmatch(f"detrand: .*{message}.*\n", err), err
     assert "Traceback" not in out
+
+
+def test_a_type_error_of_a_port_that_takes_its_inputs_is_a_finding(run):
+    for parameters in ("x", "x, training=False"):
+        status, out, err = run(
+            f"class Raises(keras.layers.Layer):\n    def call(self, {parameters}):\n        return x + len(3)\n"
+            "migration = migration_with(port=Raises)",
+            "--check",
+            "variables-match",
+        )
+        assert (status, err) == (FAILED, "")
+        assert "TypeError: object of type 'int' has no len()" in out
 
 
 def test_outputs_of_another_structure_are_named(run):

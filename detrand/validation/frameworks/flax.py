@@ -73,7 +73,7 @@ class Flax(Framework):
         "is a flax.nnx.Module, which no dtype policy of Keras governs; leave out dtype_policy, and return a module in "
         "float32"
     )
-    draws_initial_values = adds_losses = False
+    draws_initial_values = adds_losses = passes_training = False
     stop_gradient = "jax.lax.stop_gradient"
     own_forms = _OWN_FORMS
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from detrand._patching.flax import OptaxOptimizer
-from detrand._patching.keras import takes_inputs_in_a_list
+from detrand._patching.keras import is_instance_of_loaded, takes_inputs_in_a_list
 from detrand.errors import ComparisonError
+from detrand.seeding.callsite import is_framework
 from detrand.validation.frameworks.traces import TracedPort
 from detrand.validation.results import OwnForm
 from detrand.variables.tf1_view import TF1View
+from detrand.variables.torch_modules import is_torch_module
 
 _DTYPES = {float: np.float32, int: np.int32}  # of Python's numbers, as TensorFlow has them
 
@@ -31,13 +35,14 @@ class Framework:
       why_no_policy: why no dtype policy governs it; empty if one does.
       draws_initial_values: whether initial values that a layer draws are the tool's numbers.
       adds_losses: whether models have regularization losses, which their calls add.
+      passes_training: whether a model is called with ``training=``.
       stop_gradient: what stops gradients there.
       own_forms: how to do in the framework what TF1 does, with ``{tf1}`` for TF1's value, where that is not as in
         Keras.
     """
 
     no_graph = remedy = why_no_strategy = why_no_policy = ""
-    draws_initial_values = adds_losses = True
+    draws_initial_values = adds_losses = passes_training = True
     stop_gradient = "tf.stop_gradient"
     own_forms: Mapping[OwnForm, str] = {}
 
@@ -50,6 +55,31 @@ class Framework:
             return lambda *given, training: model(list(given), training=training)
         called: Callable[..., Any] = model
         return called
+
+    def why_not_called(self, model: Any, inputs: int) -> str:
+        """Return why the signature of a model does not fit its call with a number of inputs; empty if it fits."""
+        is_layer = keras_of(model) is not None
+        called = model.call if is_layer else model.forward if is_torch_module(model) else model
+        given = [None] * (1 if inputs > 1 and takes_inputs_in_a_list(model) else inputs)
+        try:
+            signature = inspect.signature(called)
+        except (TypeError, ValueError):  # a builtin without a signature
+            return ""
+        # Keras leaves training out where the call of a layer does not take it.
+        has_training = "training" in signature.parameters
+        passes_training = self.passes_training and (has_training or not is_layer)
+        if _fits(signature, given, {"training": False} if passes_training else {}):
+            return ""
+        function = called if inspect.isroutine(called) else type(called).__call__
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code and not is_framework(code.co_filename) else ""
+        remedy = (
+            "Add a parameter training=False to it"
+            if not has_training and _fits(signature, given, {})
+            else "Both programs take the same inputs: leave out those that only one of them takes, such as labels, "
+            "which TrainStep(labels=...) takes, or return a layer from port that takes them all"
+        )
+        return f"it takes {signature}{where}. {remedy}"
 
     def parameters(self, model: Any) -> dict[str, Any]:
         """Return the parameters that a model has now, if no scope observes their creation."""
@@ -152,3 +182,20 @@ class Framework:
 def module_of(model: Any) -> Any:
     """Return the module that a port is, or a method of which it is."""
     return getattr(model, "__self__", model)
+
+
+def keras_of(model: Any) -> Any:
+    """Return the package of Keras of which a model is a layer; None if it is none."""
+    for package, name in (("keras", "Layer"), ("tf_keras", "layers.Layer")):
+        if is_instance_of_loaded(model, package, name):
+            return sys.modules[package]
+    return None
+
+
+def _fits(signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Return whether a function with a signature can be called with arguments."""
+    try:
+        signature.bind(*given, **named)
+    except TypeError:
+        return False
+    return True

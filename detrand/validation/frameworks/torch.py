@@ -103,7 +103,7 @@ class Torch(Framework):
         "is a torch.nn.Module, which no dtype policy of Keras governs; leave out dtype_policy, and return a module in "
         "float32"
     )
-    draws_initial_values = adds_losses = False
+    draws_initial_values = adds_losses = passes_training = False
     stop_gradient = "detach() or torch.no_grad()"
     own_forms = _OWN_FORMS
 

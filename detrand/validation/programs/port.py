@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import (
-    is_instance_of_loaded,
     layer_names_counted_anew,
     other_backend_of,
     own_seed_of,
@@ -31,8 +30,9 @@ from detrand.packages import is_loaded, tf
 from detrand.random_tool import DeterministicRandomTestTool, stream_of
 from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
+from detrand.validation.batches import describe_batch
 from detrand.validation.frameworks import flax, keras3, tensorflow, torch
-from detrand.validation.frameworks.framework import Framework, module_of
+from detrand.validation.frameworks.framework import Framework, keras_of, module_of
 from detrand.validation.frameworks.traces import RecordedPort, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.precision import dtype_policy
@@ -278,7 +278,7 @@ def run_port_in_functional_model(
     config = tf1.config
     with port_scope(migration, config) as tool:
         port = Port(migration, tf1_shapes)
-        keras = _keras_of(port.model)
+        keras = keras_of(port.model)
         if keras is None:
             return None
         batch = migration.first_batch()
@@ -293,13 +293,6 @@ def run_port_in_functional_model(
         stream_of(tool).give_next(op_seeds)
         outputs = model(list(port.batch), training=config.training)
         return port.outcome(replace(config, op_seeds=op_seeds), outputs, port.regularization_loss(), tool)
-
-
-def _keras_of(model: Any) -> Any:
-    for package, name in (("keras", "Layer"), ("tf_keras", "layers.Layer")):
-        if is_instance_of_loaded(model, package, name):
-            return __import__(package)
-    return None
 
 
 @contextlib.contextmanager
@@ -394,8 +387,21 @@ class Port:
         return self.call(training)[0]
 
     def call(self, training: bool) -> tuple[Any, tf.Tensor | None]:
-        """Call the port; return its outputs and the mean of the replicas' regularization losses."""
-        return self.call_model(self.function, self.batch, training)
+        """Call the port; return its outputs and the mean of the replicas' regularization losses.
+
+        Raises:
+          MigrationError: if its signature does not fit the migration's inputs.
+        """
+        try:
+            return self.call_model(self.function, self.batch, training)
+        except TypeError as error:
+            if why := self.framework.why_not_called(self.model, len(self.batch)):
+                inputs = describe_batch(self.migration.first_batch())
+                passed = f"{inputs} and training=..." if self.framework.passes_training else inputs
+                raise MigrationError(
+                    f"port of {self.migration.name} cannot be called with the inputs {passed}: {why}"
+                ) from error
+            raise
 
     def call_model(
         self, model: Callable[..., Any], batch: tuple[Any, ...], training: bool

@@ -555,8 +555,20 @@ class Lazy(nn.Module):
         self.fc = nn.LazyLinear(4)
 
 
+class OfTwoInputs(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
 KEPT = Images()
+LINE = OfTwoInputs.forward.__code__.co_firstlineno
 REFUSED = {
+    "two inputs": (
+        OfTwoInputs,
+        f"port of images cannot be called with the inputs float32 (5, 8, 8, 3): it takes (x, y) ({__file__}:{LINE}). "
+        "Both programs take the same inputs: leave out those that only one of them takes, such as labels, which "
+        "TrainStep(labels=...) takes, or return a layer from port that takes them all",
+    ),
     "lazy": (
         Lazy,
         "port of images returned a module whose parameter fc.weight is made by its first call. Call the module once "
@@ -595,7 +607,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow_except("lazy")
+@pytest.mark.slow_except("lazy", "two inputs")
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_module_that_cannot_be_run_is_refused(name):
