@@ -353,7 +353,7 @@ def _init(options: argparse.Namespace) -> int:
 
         from detrand.drafts import draft
     with showing_progress(console, "running the programs"):
-        text, to_do = draft(file, options.source, options.port)
+        text, to_do, _ = draft(file, options.source, options.port)
     with written_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     now = f"{to_do}, and run" if to_do else "now run"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,15 +18,25 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from detrand.checkpoints.graph_files import GraphFile, says_whether_it_trains
-from detrand.errors import MigrationError
+from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.shim.v1_layers import enable_v1_layers
 from detrand.validation.migration_files import first_in_path, with_files_found
+from detrand.validation.programs.port import framework_of
 from detrand.validation.runner import Runner
 
 _KEEP_PROB = re.compile(r".*keep_?prob.*", re.IGNORECASE)
 _DROP_RATE = re.compile(r".*drop(out)?(_?(rate|prob|probability|p))?", re.IGNORECASE)
 _BATCH, _ANY_SIZE = 2, 8  # in place of a dimension that the model leaves open
+_ANY_ARRAY = f"rng.normal(size=({_BATCH}, {_ANY_SIZE})).astype(np.float32)"
+
+# What the parameters of an Estimator's model_fn get, except its mode.
+_OF_MODEL_FN = {
+    "features": f'{{"x": {_ANY_ARRAY}}}  # set the names, shapes and dtypes',
+    "labels": f"np.zeros({_BATCH}, np.int32)  # set the shape and dtype; the predictions do not depend on them",
+    "params": "{}  # set what the model reads",
+    "config": "None",
+}
 
 _EXAMPLE = '''def tf1(x, training):
     """Build the TF1 model: put yours in its place, or import it and call it here."""
@@ -36,14 +47,14 @@ _EXAMPLE = '''def tf1(x, training):
 
 _FILE = '''"""Compares a TF1 model with its port: detrand validate {file}"""
 
+import detrand
 {import_keras}import numpy as np
 {imports}
 rng = np.random.default_rng(0)
 {arrays}
 
 
-{model}
-{port_code}
+{model}{port_code}
 migration = detrand.Migration(
     name="{name}",
     tf1=tf1,
@@ -64,20 +75,18 @@ migration = detrand.Migration(
 
 _GRAPH_FILE = '''"""Compares a TF1 graph with its port: detrand validate {file}"""
 
-{import_keras}import numpy as np
-
 import detrand
+{import_keras}import numpy as np
 {import_port}
 rng = np.random.default_rng(0)
 {arrays}
 
 tf1 = detrand.GraphFile(
-    {path!r},
-    inputs={inputs_of_graph!r},{labels}
-    outputs={outputs!r},{remark}
+    {path},
+    inputs={inputs_of_graph},{labels}
+    outputs={outputs},{remark}
     feeds={{{feeds}}},
 )
-
 {port_code}
 migration = detrand.Migration(
     name="{name}",
@@ -91,13 +100,21 @@ migration = detrand.Migration(
 _NO_NAME_MAP = (
     '# name_map={"hidden/kernel": "dense/kernel"},  # TF1\'s name: the port\'s, where detrand cannot pair them'
 )
+_NAME_MAP_UNKNOWN = _NO_NAME_MAP.replace(", where detrand cannot pair them", "; unknown until the programs can be run")
 
 
 class Draft(NamedTuple):
-    """The text of a migration file, and what its author has to do before it can be run; empty if nothing."""
+    """A migration file.
+
+    Attributes:
+      text: its text.
+      to_do: what its author has to do before its port can pass; empty if nothing.
+      can_run: whether both programs can be run before that.
+    """
 
     text: str
     to_do: str = ""
+    can_run: bool = True
 
 
 class _Port(NamedTuple):
@@ -106,18 +123,29 @@ class _Port(NamedTuple):
     Attributes:
       code: the class, with ``{names}`` for the inputs; empty if it is imported.
       line: the import; empty if the class is in the draft.
+      make: the class or function that is imported.
     """
 
     name: str
     code: str = ""
     line: str = ""
+    make: Callable[[], Any] | None = None
+
+    def takes(self, inputs: int) -> int:
+        """Return how many of a number of inputs the port takes; all of them if that is not known."""
+        if self.make is not None:
+            with passing_over():  # validate reports what the port raises
+                model = self.make()
+                why_not = framework_of(model).why_not_called
+                return next((number for number in range(inputs, 0, -1) if not why_not(model, number)), inputs)
+        return inputs
 
     def fields(self, names: str) -> dict[str, str]:
         """Return what the templates have for the port, given the names of the inputs."""
-        code = f"\n{self.code.format(names=names)}\n" if self.code else ""
+        code = f"\n\n{self.code.format(names=names)}\n" if self.code else ""
         return {
             "import_keras": "import keras\n" if code else "",
-            "import_port": self.line,
+            "import_port": self.line and f"\n{self.line}",
             "port_code": code,
             "port": self.name,
             "name_map": _NO_NAME_MAP,
@@ -126,8 +154,7 @@ class _Port(NamedTuple):
 
 _PORT_OF_TF1_CODE = _Port(
     "Port",
-    '''
-class Port(keras.layers.Layer):
+    '''class Port(keras.layers.Layer):
     """The TF1 code in a Keras layer, so that the checks pass. Put Keras layers in its place, piece by piece."""
 
     @detrand.track_tf1_style_variables
@@ -137,8 +164,7 @@ class Port(keras.layers.Layer):
 )
 _PORT_TO_WRITE = _Port(
     "Port",
-    '''
-class Port(keras.layers.Layer):
+    '''class Port(keras.layers.Layer):
     """Write the port here. detrand pairs its variables with those of the graph."""
 
     def call(self, {names}, training=False):
@@ -155,8 +181,9 @@ def draft(file: Path, source: str = "", port: str = "") -> Draft:
       source: the path of a TF1 graph, or ``module:function`` or ``module:Class`` of a TF1 model. A model with inputs is
         a function of them; one without makes placeholders, and is called once to find these and its outputs. Without a
         source, the text has an example of a model.
-      port: ``module:function`` or ``module:Class`` of a port to import. The text has a ``name_map`` if its variables
-        can be paired with those of the model. Without it, the text has a class for the port.
+      port: ``module:function`` or ``module:Class`` of a port to import. Inputs that it does not take are inputs of the
+        model only. The text has a ``name_map`` if its variables can be paired with those of the model. Without a port,
+        the text has a class for it.
 
     Raises:
       MigrationError: if the model or the port cannot be imported, or the model cannot be called or has neither inputs
@@ -168,16 +195,17 @@ def draft(file: Path, source: str = "", port: str = "") -> Draft:
         raise MigrationError("--port needs the TF1 model that it is a port of: give --from, too")
     module, name = _module_and_name("--port", port)
     with enable_v1_layers():  # the module may have TF1 code, too
-        _imported(module, name, file.parent)
-    found = _draft(file, source, _Port(name, line=f"from {module} import {name}  # noqa: E402\n"))
-    return found if found.to_do else Draft(_with_name_map(found.text, file))
+        make, _ = _imported(module, name, file.parent)
+        found = _draft(file, source, _Port(name, line=f"from {module} import {name}\n", make=make))
+    text = _with_name_map(found.text, file) if found.can_run else found.text.replace(_NO_NAME_MAP, _NAME_MAP_UNKNOWN)
+    return found._replace(text=text)
 
 
 def _draft(file: Path, source: str, port: _Port | None) -> Draft:
     if not source:
         arrays = {"x": "rng.normal(size=(4, 8)).astype(np.float32)"}
-        imports = "import tensorflow as tf\n\nimport detrand\n"
-        return Draft(_text(file, "example", imports, arrays, _EXAMPLE, port or _PORT_OF_TF1_CODE))
+        imports = "import tensorflow as tf\n"
+        return Draft(_text(file, "example", imports, arrays, ["x"], _EXAMPLE, port or _PORT_OF_TF1_CODE))
     if source.endswith((".pb", ".meta")) or Path(source).is_dir():
         return _draft_of_graph_file(file, source, port)
     module, name = _module_and_name("--from", source)
@@ -206,8 +234,9 @@ def _with_name_map(text: str, file: Path) -> str:
         if runner.found_names is None:
             return text.replace(f"    {_NO_NAME_MAP}\n", "") if runner.compared_variables().ok else text
     except Exception:  # validate reports what the programs raise
-        return text
+        return text.replace(_NO_NAME_MAP, _NAME_MAP_UNKNOWN)
     code = str(runner.found_names.proposal).replace("name_map = ", "name_map=").replace("\n}", "\n},")
+    code = re.sub(r"'([^'\"\n]*)'", r'"\1"', code)
     return text.replace(_NO_NAME_MAP, code.replace("    **", "    **detrand.").replace("\n", "\n    "))
 
 
@@ -224,66 +253,92 @@ def _draft_of_graph_file(file: Path, source: str, port: _Port | None) -> Draft:
     text = _GRAPH_FILE.format(
         file=file,
         name=graph.__name__,
-        path=os.path.relpath(source, file.parent),
+        path=_quoted(os.path.relpath(source, file.parent)),
         arrays="\n".join(f"{name} = {array}" for name, array in zip(names, arrays.values(), strict=True)),
-        inputs_of_graph=list(arrays),
-        outputs=["..."] if outputs is None else outputs,
+        inputs_of_graph=_quoted(list(arrays)),
+        outputs=_quoted(["..."] if outputs is None else outputs),
         remark="  # name the tensors to compare" if outputs is None else "",
         labels="  # leave out labels" if outputs is None and len(names) > 1 else "",
-        feeds="".join(f"{name!r}: {feed}, " for name, feed in feeds.items()).removesuffix(", "),
+        feeds="".join(f"{_quoted(name)}: {feed}, " for name, feed in feeds.items()).removesuffix(", "),
         inputs=names[0] if len(names) == 1 else f"({', '.join(names)})",
         **(port or _PORT_TO_WRITE).fields(", ".join(names)),
     )
     to_do = [*(["name the outputs"] if outputs is None else []), *([] if port else ["write the port"])]
-    return Draft(text, f"{' and '.join(to_do)} in it" if to_do else "")
+    return Draft(text, f"{' and '.join(to_do)} in it" if to_do else "", can_run=outputs is not None)
+
+
+def _quoted(value: Any) -> str:
+    """Return text, or a list or tuple of texts, as code in double quotes."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _draft_of(module: str, name: str, file: Path, source: str, port: _Port) -> Draft:
     model, needs_contrib = _imported(module, name, file.parent)
-    layers = "detrand.enable_v1_layers()  # brings tf.layers and tf.nn.rnn_cell back\n"
-    line = f"from {module} import {name}  # noqa: E402\n"
-    in_block = f"with contrib.tensorflow_1():  # import tensorflow as it was in TensorFlow 1\n    {line}"
-    imports = (
-        "\nimport contrib\nimport detrand\n\n" + in_block if needs_contrib else f"\nimport detrand\n\n{layers}{line}"
-    )
-    given, inputs = _parameters(source, model)
-    if inputs:
-        array = f"rng.normal(size=({_BATCH}, {_ANY_SIZE})).astype(np.float32)  # set the shape and dtype"
-        body = f"    return {_call(name, {**{each: each for each in inputs}, **given})}\n"
-        to_do = f"set the shape and dtype of {' and '.join(inputs)} in it"
-        return Draft(_text(file, name, imports, dict.fromkeys(inputs, array), _function(inputs, body), port), to_do)
-    built = _built(source, model, given)
-    names = {each: re.sub(r"\W", "_", each) for each in built.arrays}
-    feeds = "".join(f'        "{each}": {text},\n' for each, text in {**names, **built.feeds}.items())
-    body = f"    feeds = {{\n{feeds}    }}\n    with detrand.forward_pass(feeds):\n"
-    if built.attributes:
-        outputs = ", ".join(f'"{each}": model.{each}' for each in built.attributes)
-        body += f"        model = {_call(name, given)}\n        return {{{outputs}}}\n"
+    line = f"from {module} import {name}\n"
+    if needs_contrib:
+        in_block = f"with contrib.tensorflow_1():  # import tensorflow as it was in TensorFlow 1\n    {line}"
+        imports = f"\nimport contrib\n\n{in_block}{port.line}"
     else:
-        body += f"        return {_call(name, given)}\n"
-    arrays = {names[each]: array for each, array in built.arrays.items()}
-    return Draft(_text(file, name, imports, arrays, _function(arrays, body), port))
+        layers = "detrand.enable_v1_layers()  # brings tf.layers and tf.nn.rnn_cell back\n"
+        imports = f"\n{layers}{''.join(sorted((line, port.line)))}"
+    given, inputs = _parameters(source, model)
+    to_do = ""
+    if {"features", "mode"} <= {*inputs} <= {"mode", *_OF_MODEL_FN}:
+        arrays = {each: array for each, array in _OF_MODEL_FN.items() if each in inputs}
+        call = _call(name, {**{each: each for each in inputs}, **given})
+        body = '    mode = "train" if training else "infer"\n    with detrand.forward_pass({}):\n'
+        body += f"        spec = {call}\n    return spec.predictions\n"
+        inputs, to_do = ["features"], f"set {_in_words(list(arrays))} in it"
+    elif inputs:
+        arrays = dict.fromkeys(inputs, f"{_ANY_ARRAY}  # set the shape and dtype")
+        body = f"    return {_call(name, {**{each: each for each in inputs}, **given})}\n"
+        to_do = f"set the shape and dtype of {_in_words(inputs)} in it"
+    else:
+        built = _built(source, model, given)
+        names = {each: re.sub(r"\W", "_", each) for each in built.arrays}
+        feeds = "".join(f'        "{each}": {text},\n' for each, text in {**names, **built.feeds}.items())
+        body = f"    feeds = {{\n{feeds}    }}\n    with detrand.forward_pass(feeds):\n"
+        if built.attributes:
+            outputs = ", ".join(f'"{each}": model.{each}' for each in built.attributes)
+            body += f"        model = {_call(name, given)}\n        return {{{outputs}}}\n"
+        else:
+            body += f"        return {_call(name, given)}\n"
+        arrays = {names[each]: array for each, array in built.arrays.items()}
+        inputs = list(arrays)
+    can_run = not to_do
+    taken = port.takes(len(inputs))
+    inputs, of_tf1 = inputs[:taken], _in_words(inputs[taken:])
+    if of_tf1:
+        body = (
+            f"    # The port does not take {of_tf1}: return only outputs that do not depend on {of_tf1}.\n"
+            f"    # To compare a loss of labels, pass train=detrand.TrainStep(labels=...) to the migration.\n{body}"
+        )
+        to_do += f"{', ' if to_do else ''}make tf1 return only outputs that do not depend on {of_tf1}"
+    function = f'def tf1({", ".join(inputs)}, training):\n    """Build the TF1 model."""\n{body}'
+    return Draft(_text(file, name, imports, arrays, inputs, function, port), to_do, can_run)
+
+
+def _in_words(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), *names[-1:]] if names[1:] else names)
 
 
 def _call(name: str, arguments: Mapping[str, str]) -> str:
     return f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
 
 
-def _function(inputs: Iterable[str], body: str) -> str:
-    return f'def tf1({", ".join(inputs)}, training):\n    """Build the TF1 model, in both programs."""\n{body}'
-
-
-def _text(file: Path, name: str, imports: str, arrays: Mapping[str, str], model: str, port: _Port) -> str:
-    names = ", ".join(arrays)
+def _text(
+    file: Path, name: str, imports: str, arrays: Mapping[str, str], inputs: Iterable[str], model: str, port: _Port
+) -> str:
+    names = ", ".join(inputs)
     fields = port.fields(names)
     return _FILE.format(
         file=file,
         name=name,
-        imports=imports + fields.pop("import_port"),
+        imports=imports,
         arrays="\n".join(f"{each} = {array}" for each, array in arrays.items()),
         model=model,
-        inputs=names if len(arrays) == 1 else f"({names})",
-        **fields,
+        inputs=f"({names})" if "," in names else names,
+        **{**fields, "port_code": fields["port_code"] or "\n"},
     )
 
 
@@ -396,7 +451,8 @@ def _array(shape: tf.TensorShape, dtype: tf.DType) -> str:
         return f"rng.normal(size={size}).astype(np.{dtype.name}){remark}"
     if dtype.is_integer:
         return f"rng.integers(0, 2, {size}).astype(np.{dtype.name}){remark}"
-    return f"np.full({size}, {'a text' if dtype == tf.string else False!r}){remark}"
+    value = '"a text"' if dtype == tf.string else "False"
+    return f"np.full({size}, {value}){remark}"
 
 
 def _attributes(source: str, outputs: Any, placeholders: set[str]) -> list[str]:

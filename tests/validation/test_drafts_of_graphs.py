@@ -30,17 +30,18 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("graph", "outputs", "to_do"),
     [
-        ("frozen.pb", "'outputs:0'", "write the port in it"),
-        ("saved", "'outputs:0'", "write the port in it"),
-        ("model.ckpt.meta", "['...']", "name the outputs and write the port in it"),
+        ("frozen.pb", '"outputs:0"', "write the port in it"),
+        ("saved", '"outputs:0"', "write the port in it"),
+        ("model.ckpt.meta", '["..."]', "name the outputs and write the port in it"),
     ],
 )
 def test_a_draft_for_a_graph_names_its_inputs_outputs_and_feeds(folder, graph, outputs, to_do, capsys):
     assert main(["init", "graphs/net.py", "--from", f"graphs/{graph}"]) == PASSED
     assert f"graphs/net.py: written; {to_do}, and run detrand validate graphs/net.py" in capsys.readouterr().out
     text = (folder / "graphs" / "net.py").read_text()
-    assert f"    {graph!r},\n    inputs=['images'],\n    outputs={outputs}," in text
-    assert "    feeds={'keep_prob': lambda training: 0.5 if training else 1.0},\n" in text
+    assert f'    "{graph}",\n    inputs=["images"],\n    outputs={outputs},' in text
+    assert '    feeds={"keep_prob": lambda training: 0.5 if training else 1.0},\n)\n\n\nclass Port(' in text
+    assert "\n\n\nmigration = " in text and "\n\n\n\n" not in text
     assert "images = rng.normal(size=(2, 6, 6, 2)).astype(np.float32)\n" in text
 
 
@@ -52,7 +53,7 @@ def test_a_draft_for_a_graph_with_labels_says_to_leave_them_out(tmp_path):
         session.run(v1.global_variables_initializer())
         v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
     assert main(["init", str(tmp_path / "net.py"), "--from", str(tmp_path / "model.ckpt.meta")]) == PASSED
-    assert "    inputs=['images', 'labels'],  # leave out labels\n" in (tmp_path / "net.py").read_text()
+    assert '    inputs=["images", "labels"],  # leave out labels\n' in (tmp_path / "net.py").read_text()
 
 
 def test_a_draft_with_a_port_passes_as_it_is(folder, capsys):
@@ -60,6 +61,7 @@ def test_a_draft_with_a_port_passes_as_it_is(folder, capsys):
     assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb", "--port", port]) == PASSED
     assert "graphs/net.py: written; now run" in capsys.readouterr().out
     assert "import keras" not in (text := (folder / "graphs" / "net.py").read_text()) and "name_map" not in text
+    assert "\nfrom tests.support.graph_files import make_port\n" in text and "\n)\n\nmigration = " in text
     assert main(["validate", "graphs/net.py"]) == PASSED
     left_out = "left out: initializers-match, regularizers-match (a frozen graph has none)"
     assert f"frozen passed: all 6 checks passed; {left_out}\n" in capsys.readouterr().out

@@ -14,6 +14,8 @@ from detrand.__main__ import COULD_NOT_RUN, PASSED, main
 
 VALIDATE = "detrand validate net.py"
 MODELS = """
+from types import SimpleNamespace
+
 import tensorflow.compat.v1 as tf
 
 
@@ -82,6 +84,27 @@ def of_layers(x, training):
     return tf.layers.dense(hidden, 3)
 
 
+def of_labels(features, labels, training):
+    return tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(features, 3))
+
+
+def with_labels():
+    features = tf.placeholder(tf.float32, [None, 4], name="features")
+    labels = tf.placeholder(tf.int32, [None], name="labels")
+    logits = tf.layers.dense(features, 3)
+    return logits, tf.losses.sparse_softmax_cross_entropy(labels, logits)
+
+
+def model_fn(features, labels, mode, params):
+    hidden = tf.layers.dropout(features["x"], params.get("rate", 0.5), training=mode == "train")
+    logits = tf.layers.dense(hidden, 3)
+    if mode == "infer":
+        return SimpleNamespace(predictions=logits)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    train_op = tf.train.AdamOptimizer().minimize(loss)
+    return SimpleNamespace(predictions=logits, loss=loss, train_op=train_op)
+
+
 text = "no model"
 """
 PORTS = """
@@ -107,6 +130,15 @@ def that_raises():
 
 def of_layers():
     return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(8, use_bias=False), keras.layers.Dense(3)])
+
+
+class OfFeatures(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.logits = keras.layers.Dense(3, name="logits")
+
+    def call(self, features, training=False):
+        return self.logits(features)
 
 
 number = 3
@@ -180,11 +212,11 @@ def test_a_draft_with_a_port_has_a_name_map(folder, capsys):
     assert "class Port" not in text and "import keras" not in text
     assert (
         "    name_map={\n"
-        "        **detrand.lstm_cell_to_keras('rnn/basic_lstm_cell', 'lstm/lstm_cell'),\n"
-        "        'dense/kernel': 'first/kernel',\n"
-        "        'dense/bias': 'first/bias',\n"
-        "        'dense_1/kernel': 'last/kernel',\n"
-        "        'dense_1/bias': 'last/bias',\n"
+        '        **detrand.lstm_cell_to_keras("rnn/basic_lstm_cell", "lstm/lstm_cell"),\n'
+        '        "dense/kernel": "first/kernel",\n'
+        '        "dense/bias": "first/bias",\n'
+        '        "dense_1/kernel": "last/kernel",\n'
+        '        "dense_1/bias": "last/bias",\n'
         "    },\n"
     ) in text
     assert main(["validate", "net.py", "--check", "variables-match"]) == PASSED
@@ -196,9 +228,65 @@ def test_a_draft_whose_port_has_the_names_of_tf1_needs_no_name_map(folder):
 
 
 @pytest.mark.parametrize(("model", "port"), [("of_layers", "of_layers"), ("TextCNN", "that_raises")])
-def test_a_draft_that_cannot_be_run_yet_says_how_to_write_a_name_map(folder, model, port):
+def test_a_draft_that_cannot_be_run_yet_says_why_it_has_no_name_map(folder, model, port):
     assert init_with_port(model, port) == PASSED
-    assert "    # name_map={" in (folder / "net.py").read_text()
+    name_map = '# name_map={"hidden/kernel": "dense/kernel"},  # TF1\'s name: the port\'s'
+    assert f"    {name_map}; unknown until the programs can be run\n" in (folder / "net.py").read_text()
+
+
+def test_inputs_that_the_port_does_not_take_are_those_of_tf1_only(folder, capsys):
+    assert init_with_port("with_labels", "OfFeatures") == PASSED
+    to_do = "make tf1 return only outputs that do not depend on labels"
+    assert capsys.readouterr().out == f"net.py: written; {to_do}, and run {VALIDATE}\n"
+    text = (folder / "net.py").read_text()
+    assert "    # The port does not take labels: return only outputs that do not depend on labels.\n" in text
+    assert "pass train=detrand.TrainStep(labels=...) to the migration.\n" in text
+    assert "def tf1(features, training):\n" in text and "    inputs=features,\n" in text
+    assert "    name_map={\n" in text
+    (folder / "net.py").write_text(text.replace("return with_labels()", "return with_labels()[0]"))
+    assert main(["validate", "net.py"]) == PASSED
+    (folder / "net.py").unlink()
+    assert init_with_port("of_labels", "OfFeatures") == PASSED
+    to_do = f"set the shape and dtype of features and labels in it, {to_do}"
+    assert f"net.py: written; {to_do}, and run {VALIDATE}\n" in capsys.readouterr().out
+    text = (folder / "net.py").read_text()
+    assert "def tf1(features, training):\n" in text and "labels = rng.normal(" in text
+
+
+def test_a_model_fn_of_an_estimator_gets_its_mode_from_training(folder, capsys):
+    assert main(["init", "net.py", "--from", "models_of_2017:model_fn"]) == PASSED
+    assert f"net.py: written; set features, labels and params in it, and run {VALIDATE}\n" in capsys.readouterr().out
+    text = (folder / "net.py").read_text()
+    assert "params = {}  # set what the model reads\n" in text
+    assert (
+        "def tf1(features, training):\n"
+        '    """Build the TF1 model."""\n'
+        '    mode = "train" if training else "infer"\n'
+        "    with detrand.forward_pass({}):\n"
+        "        spec = model_fn(features=features, labels=labels, mode=mode, params=params)\n"
+        "    return spec.predictions\n"
+    ) in text
+    assert main(["validate", "net.py"]) == PASSED
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--from", "models_of_2017:TextCNN"], ["--from", "models_of_2017:Tagger", "--port", "ports_of_today:tagger"]],
+    ids=["example", "model", "port"],
+)
+def test_a_draft_is_laid_out_as_by_hand(folder, options):
+    assert main(["init", "net.py", *options]) == PASSED
+    text = (folder / "net.py").read_text()
+    assert "noqa" not in text and "in both programs" not in text
+    assert "\n\n\n\n" not in text
+    assert [text.count(f"\n\n\n{line}") for line in ("def tf1(", "class Port(", "migration = ")] == [
+        1,
+        "--port" not in options,
+        1,
+    ]
+    lines = text.split("\n")
+    imports = [line for line in lines[: lines.index("rng = np.random.default_rng(0)")] if line.startswith("import ")]
+    assert imports == sorted(imports) and imports[0] == "import detrand"
 
 
 @pytest.mark.parametrize(
