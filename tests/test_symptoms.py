@@ -15,6 +15,7 @@ from detrand._patching.patches import Target
 from detrand.packages import needed_by
 from detrand.report.symptoms import sections
 from detrand.validation import results
+from detrand.validation.migration_files import load_migrations
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -300,6 +301,10 @@ def a_variable_that_the_port_lacks():
     detrand.assert_variables_match(graph, keras.layers.Dense(3))
 
 
+def of_labels(images, labels, training):
+    return v1.losses.sparse_softmax_cross_entropy(labels, network(images, training))
+
+
 def without_tensorflow():
     with mock.patch("detrand.packages.is_installed", lambda package: False), needed_by("detrand.validate"):
         raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
@@ -317,7 +322,12 @@ ERRORS = {
     "RecordingError": lambda: detrand.StepRecorder.load("steps.npz"),
     "ComparisonError": lambda: detrand.assert_allclose({"logits": np.ones(2)}, {"logits": np.array([1.0, 1.5])}),
     "MissingPackageError": without_tensorflow,
-    "MigrationError": lambda: findings(lambda images, training: tf.placeholder(tf.float32)),
+    "MigrationError": (
+        lambda: load_migrations("migration.py"),
+        lambda: findings("model.pb"),
+        lambda: findings(lambda images, training: tf.placeholder(tf.float32)),
+        lambda: findings(of_labels, inputs=(IMAGES, np.array([0, 1, 2, 1]))),
+    ),
     "PatchError": Target("keras", "Input", ("images",)).checked,
 }
 
@@ -355,6 +365,12 @@ def test_a_finding_has_the_text_of_its_section(label, tmp_path):
     assert (kind[1] if kind else "computation") in {finding.kind for finding in found}
 
 
+def test_an_error_that_passes_through_no_code_of_the_user_has_no_line():
+    (finding,) = findings(inputs=IMAGES[:, 0], tf1=lambda x, training: x, port=lambda: keras.layers.Conv2D(3, 3))
+    assert finding.symptom == "error" and finding.port is None
+    assert "If it passed through your code, the finding has the line" in SECTIONS["error"]
+
+
 def test_a_port_that_does_not_pass_on_that_it_trains_is_one_finding(tmp_path):
     (finding,) = FINDINGS["training-mode"](tmp_path)
     assert finding.title.endswith(": statistics of the batch (TF1), moving averages (port)")
@@ -378,9 +394,13 @@ def test_the_op_of_a_summed_loss_is_the_sum_and_not_a_regularizer(is_layer, regu
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_has_the_text_of_its_section(name):
-    with pytest.raises(getattr(detrand.errors, name)) as raised:
-        ERRORS[name]()
-    assert_shown(name, str(raised.value))
+    messages = []
+    for provoke in ERRORS[name] if isinstance(ERRORS[name], tuple) else (ERRORS[name],):
+        with pytest.raises(getattr(detrand.errors, name)) as raised:
+            provoke()
+        messages.append(str(raised.value))
+    assert_shown(name, "\n".join(messages))
+    assert all(any(re.search(pattern, message) for pattern in lines_of_page(name)) for message in messages)
 
 
 def test_what_is_not_compared_has_the_text_of_its_section():
