@@ -109,6 +109,10 @@ def run(tmp_path, capsys):
             "migration = migration_with(port=WithoutTraining)",
             r"inputs float32 \(4, 3\) and training=...: it takes \(x\) .*Add a parameter training=False to it",
         ),
+        (
+            "migration = migration_with(port=lambda: tf.function(lambda x: x))",
+            r"it takes .x. \(.*my_migration.py:\d+\). Add a parameter training=False",
+        ),
         ("migration = migration_with(port=lambda: lambda x: x)", "it takes .x. .*Add a parameter training=False to it"),
         ("migration = migration_with(port=lambda: LAYER)", "returned the same Dense twice"),
         ("migration = migration_with(name_map={'dense/kernal': 'w'})", "Did you mean 'dense/kernel'"),
@@ -127,16 +131,16 @@ def test_the_command_line_says_why_in_one_line(run, code, message):
     assert "Traceback" not in out
 
 
-def test_a_type_error_of_a_port_that_takes_its_inputs_is_a_finding(run):
-    for parameters in ("x", "x, training=False"):
-        status, out, err = run(
-            f"class Raises(keras.layers.Layer):\n    def call(self, {parameters}):\n        return x + len(3)\n"
-            "migration = migration_with(port=Raises)",
-            "--check",
-            "variables-match",
-        )
-        assert (status, err) == (FAILED, "")
-        assert "TypeError: object of type 'int' has no len()" in out
+@pytest.mark.parametrize("parameters", ["x", "x, training=False"])
+def test_a_type_error_of_a_port_that_takes_its_inputs_is_a_finding(run, parameters):
+    status, out, err = run(
+        f"class Raises(keras.layers.Layer):\n    def call(self, {parameters}):\n        return x + len(3)\n"
+        "migration = migration_with(port=Raises)",
+        "--check",
+        "variables-match",
+    )
+    assert (status, err) == (FAILED, "")
+    assert "TypeError: object of type 'int' has no len()" in out
 
 
 def test_outputs_of_another_structure_are_named(run):

@@ -70,8 +70,9 @@ class Framework:
         passes_training = self.passes_training and (has_training or not is_layer)
         if _fits(signature, given, {"training": False} if passes_training else {}):
             return ""
-        function = called if inspect.isroutine(called) else type(called).__call__
-        code = getattr(inspect.unwrap(function), "__code__", None)
+        function = inspect.unwrap(called)
+        function = function if inspect.isroutine(function) else inspect.unwrap(type(function).__call__)
+        code = getattr(function, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code and not is_framework(code.co_filename) else ""
         remedy = (
             "Add a parameter training=False to it"

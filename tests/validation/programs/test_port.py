@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import detrand
-from detrand.validation.programs.port import run_port
+from detrand.validation.programs.port import framework_of, run_port
 from detrand.validation.reference import (
     CONSTANT_MODE,
     CONSTANT_WEIGHTS,
@@ -76,3 +76,9 @@ def test_few_ports_are_made():
     with detrand.enable_v1_layers():
         assert detrand.validate(migration).ok
     assert len(made) == 4  # for initial values, inference, training, and a functional model
+
+
+def test_inputs_fit_a_list_of_them_and_a_builtin_without_a_signature():
+    inputs = [keras.Input((3,)), keras.Input((3,))]
+    for model in (keras.Model(inputs, keras.layers.Add()(inputs)), min):
+        assert framework_of(model).why_not_called(model, 2) == ""
