@@ -97,6 +97,7 @@ def test_cases_are_measured_in_turns(results, names):
     assert found == {name: CASES[name] for name in names}
 
 
+@pytest.mark.slow
 def test_spreads_are_ordered_and_finite(results):
     for result in results["results"]:
         assert result["error"] is None

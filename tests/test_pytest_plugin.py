@@ -146,6 +146,7 @@ MIGRATIONS = """
     """
 
 
+@pytest.mark.slow
 def test_migration_that_fails_says_first_what_was_found(run):
     result = run(MIGRATIONS)
     result.assert_outcomes(passed=1, failed=1)
@@ -155,6 +156,7 @@ def test_migration_that_fails_says_first_what_was_found(run):
     assert not any("detrand/testing.py" in line for line in result.stdout.lines)  # the traceback ends in the test
 
 
+@pytest.mark.slow
 def test_a_migration_that_fails_writes_its_report(run, pytester):
     result = run(MIGRATIONS, "--detrand-report", "reports")
     result.assert_outcomes(passed=1, failed=1)
@@ -183,6 +185,7 @@ CHECKS = """
     """
 
 
+@pytest.mark.slow
 def test_each_check_is_a_test(run, pytester, monkeypatch):
     validated = []
     validate = validate_module.validate
@@ -223,6 +226,7 @@ def test_a_test_of_checks_needs_its_marker(run, marker):
     assert "needs @pytest.mark.detrand_migration(MIGRATION)" in result.stdout.str() + result.stderr.str()
 
 
+@pytest.mark.slow
 def test_a_migration_is_asserted_with_arguments_of_its_own(run, tmp_path):
     golden = tmp_path / "golden.npz"
     record_golden([BROKEN], golden)
@@ -260,11 +264,13 @@ def test_checks_that_do_not_exist_are_an_error(checks, message):
         assert_migration(SOUND, checks=checks)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_passes(run):
     text = (Path(__file__).parent.parent / "examples" / "test_classifier.py").read_text()
     run(text, "--strict-markers").assert_outcomes(passed=6, skipped=1)  # TensorFlow skips a test of its own
 
 
+@pytest.mark.slow
 def test_no_framework_before_a_test_needs_one(run, pytester):
     run(
         """
@@ -277,6 +283,7 @@ def test_no_framework_before_a_test_needs_one(run, pytester):
     ).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"cannot be written to .*give a different folder\n\nbroken failed: "):

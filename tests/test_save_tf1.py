@@ -44,6 +44,7 @@ def saved(save_tf1, tmp_path_factory):
     return folder / "saved"
 
 
+@pytest.mark.slow
 def test_all_checks_run_on_a_saved_program(saved):
     report = validate(Migration(tf1=saved, port=make_port, inputs=IMAGES))
     assert report.ok, str(report)
@@ -80,6 +81,7 @@ def test_original_outputs_of_other_inputs_or_another_seed_compares_nothing(saved
     assert report.checks[0].summary == summary
 
 
+@pytest.mark.slow
 def test_outputs_keep_their_names_and_integers_and_loops_their_numbers(save_tf1, tmp_path):
     """The iterations of a loop draw in turn."""
 

@@ -371,6 +371,7 @@ def test_an_error_that_passes_through_no_code_of_the_user_has_no_line():
     assert "If it passed through your code, the finding has the line" in SECTIONS["error"]
 
 
+@pytest.mark.slow
 def test_a_port_that_does_not_pass_on_that_it_trains_is_one_finding(tmp_path):
     (finding,) = FINDINGS["training-mode"](tmp_path)
     assert finding.title.endswith(": statistics of the batch (TF1), moving averages (port)")

@@ -262,6 +262,7 @@ def test_random_ops_draw_in_the_order_of_the_graph_what_they_draw_in_tf1_code(sa
     np.testing.assert_allclose(*drawn, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_graphs_of_a_saved_model_are_those_of_training_and_inference(tmp_path):
     builder = v1.saved_model.builder.SavedModelBuilder(str(tmp_path / "saved"))
     for training in (True, False):

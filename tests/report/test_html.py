@@ -73,6 +73,7 @@ def test_sections_begin_with_what_to_act_on(text):
     ]
 
 
+@pytest.mark.slow
 def test_every_link_has_its_anchor(text):
     page = Page(text)
     assert len(page.anchors) == len(set(page.anchors))

@@ -97,6 +97,7 @@ def test_json_shows_a_migration_that_passes(passed):
     assert content["versions"]["tensorflow"] == tf.__version__
 
 
+@pytest.mark.slow
 def test_json_shows_a_migration_that_fails(passed, failed):
     content = json.loads(json_report.render([passed, failed]))
     assert content["ok"] is False
@@ -171,6 +172,7 @@ def test_page_begins_with_what_failed(passed, failed):
     assert failed.migration in page.text  # as text, not as an element
 
 
+@pytest.mark.slow
 def test_training_steps_are_in_both():
     def loss(labels, outputs):
         return tf.reduce_mean((outputs["hidden"] - labels) ** 2)
@@ -312,6 +314,7 @@ def file(tmp_path):
     return tmp_path / "migrations.py"
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_both_files(file, tmp_path):
     pages = tmp_path / "report.json", tmp_path / "report.html"
     assert main(["validate", f"{file}:sound", "--json", str(pages[0]), "--html", str(pages[1])]) == PASSED

@@ -95,6 +95,7 @@ def test_a_checkpoint_goes_by_names_whatever_was_created_first(name, tmp_path):
     assert {name: variable.numpy()[0] for name, variable in by_name(loaded).items()} == {"a": 1.0, "b": 2.0}
 
 
+@pytest.mark.slow
 def test_a_loaded_saved_model_uses_the_weights_that_it_was_loaded_with(tmp_path):
     class Loaded(tf_keras.layers.Layer):
         @detrand.track_tf1_style_variables

@@ -138,6 +138,7 @@ def test_built_in_training_moves_every_weight(make, eagerly):
         assert np.any(weight.numpy() != value), weight.path
 
 
+@pytest.mark.slow
 def test_training_in_keras_is_training_in_a_session():
     """Two steps of gradient descent with moving averages and a regularization loss."""
 
@@ -238,6 +239,7 @@ def test_a_layer_is_freed_with_its_variables():
 # --- tf_keras and tf.Module ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tf_keras_model_trains():
     class Model(tf_keras.Model):
         def __init__(self):

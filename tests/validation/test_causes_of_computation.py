@@ -677,6 +677,7 @@ def masked(inputs, mask, training, *, by=tf.multiply):
     return dense(by(tf.tanh(dense(inputs, 4, "first")), mask), 2, "last")
 
 
+@pytest.mark.slow
 def test_an_input_that_one_program_does_not_use_has_its_name():
     def ignoring(hidden, mask):
         return hidden * tf.cast(hidden > 0.1, tf.float32)

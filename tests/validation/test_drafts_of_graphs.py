@@ -56,6 +56,7 @@ def test_a_draft_for_a_graph_with_labels_says_to_leave_them_out(tmp_path):
     assert '    inputs=["images", "labels"],  # leave out labels\n' in (tmp_path / "net.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_draft_with_a_port_passes_as_it_is(folder, capsys):
     port = "tests.support.graph_files:make_port"
     assert main(["init", "graphs/net.py", "--from", "graphs/frozen.pb", "--port", port]) == PASSED

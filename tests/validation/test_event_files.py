@@ -64,6 +64,7 @@ def written(logdir, **computed):
     return {run: events(logdir / run) for run in computed}
 
 
+@pytest.mark.slow
 def test_both_programs_under_the_same_tags_and_steps(tmp_path):
     report = validate(MIGRATION, logdir=tmp_path / "made" / "for it")
     assert report.ok, str(report)
@@ -144,6 +145,7 @@ def test_several_migrations_have_a_folder_each(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_report_has_its_findings_as_text_and_differences_as_series(tmp_path):
     train = dataclasses.replace(MIGRATION.train, port_optimizer=lambda: keras.optimizers.SGD(0.02))
     broken = dataclasses.replace(MIGRATION, port=lambda: Port(factor=2.0), train=train, name="broken")

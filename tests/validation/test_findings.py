@@ -244,6 +244,7 @@ def test_an_op_along_another_axis_is_a_finding_right_before_the_output():
     assert finding.confirmed == "with TF1's value here, the rest agrees"
 
 
+@pytest.mark.slow
 def test_a_softmax_along_an_axis_of_one_element_is_no_missing_activation():
     def attention(inputs, training, axis=1):
         hidden = tf.tanh(dense(inputs, 6, "hidden"))
@@ -276,6 +277,7 @@ def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes
     assert finding.title == "constant differs: the port's array is TF1's, reversed along axis 0", str(report)
 
 
+@pytest.mark.slow
 def test_an_optimizer_is_not_blamed_for_variables_that_the_port_lacks():
     """They are a part of the global norm by which TF1 clips gradients."""
 
@@ -377,6 +379,7 @@ def test_a_port_does_not_get_the_inside_of_a_dilated_convolution():
     assert finding.rest_agrees
 
 
+@pytest.mark.slow
 def test_a_factor_before_several_dilated_convolutions_is_a_finding():
     """What a layer of a WaveNet takes, goes into a filter, a gate and the sum after them."""
 
@@ -421,6 +424,7 @@ def test_a_factor_before_several_dilated_convolutions_is_a_finding():
     assert [finding.title for finding in report.findings] == ["only the port multiplies by 0.7"], str(report)
 
 
+@pytest.mark.slow
 def test_a_shortcut_from_a_different_tensor_is_a_finding():
     def residual(inputs, training, late=False):
         hidden = dense(inputs, 6, "in")

@@ -239,6 +239,7 @@ def test_a_bias_of_zeros_does_not_stand_for_a_residual():
     assert finding.title == "only TF1 adds input 0 (inputs)"
 
 
+@pytest.mark.slow
 def test_an_activation_that_changes_no_number_is_not_called_a_difference():
     def tf1(inputs, training):
         return affine(tf.abs(affine(inputs, 4, "first", bias=True)) + inputs, 3, "logits", bias=True)
@@ -283,6 +284,7 @@ def test_a_gru_that_resets_after_the_product_is_one_finding_with_its_remedy_and_
     assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
 
 
+@pytest.mark.slow
 def test_another_fault_beside_a_variable_of_one_program_is_a_finding_of_its_own():
     findings = findings_of(ROWS, {}, {"bias": False, "factor": 2.0})
     assert [finding.kind for finding in findings] == ["variables", "computation"]

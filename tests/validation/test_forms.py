@@ -183,6 +183,7 @@ def test_recurrent_layers_whose_names_mislead_are_found_by_their_outputs(fault):
     assert [finding.title for finding in report.findings] == ["activation differs: Tanh (TF1), Relu (port)"] * fault
 
 
+@pytest.mark.slow
 def test_the_audit_names_the_initializers_of_all_variables_of_a_form():
     port = stack_of(lambda: layers.LSTM(UNITS, return_sequences=True, name="lstm"))
     report = validate(dataclasses.replace(BASIC, port=port, train=None))
@@ -381,6 +382,7 @@ def test_a_golden_file_holds_what_a_form_needs(tmp_path):
     assert report.ok and report.checks[-1].name == "training-steps", str(report)
 
 
+@pytest.mark.slow
 def test_peepholes_are_named_with_their_remedy():
     tf1 = unrolled(lambda: cells.LSTMCell(UNITS, use_peepholes=True, num_proj=UNITS))
     report = validate(dataclasses.replace(BASIC, tf1=tf1, name_map=None, train=None), checks=["variables-match"])

@@ -100,6 +100,7 @@ def found_by(report):
     return [(check.name, check.ok, check.summary, check.details) for check in report.checks]
 
 
+@pytest.mark.slow
 def test_a_sound_port_passes_and_no_tf1_code_runs(migration, golden):
     report = validate(without_tf1(migration), golden=golden)
     assert report.ok, str(report)
@@ -296,6 +297,7 @@ def test_a_file_of_as_many_replicas_is_needed(migration, golden, monkeypatch):
         validate(migration, golden=golden)
 
 
+@pytest.mark.slow
 def test_a_file_without_tf1s_rounding_is_refused_where_it_is_needed(migration, tmp_path):
     fixed = dataclasses.replace(migration, train=None, checkpoint=None, tolerances=[Tolerance()])
     record_golden([fixed], tmp_path / "golden.npz")
@@ -313,6 +315,7 @@ class Careful(v1.train.GradientDescentOptimizer):
             return super().apply_gradients(grads_and_vars, *arguments, **keywords)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_cannot_be_probed_or_read_is_recorded_nevertheless(migration, tmp_path, monkeypatch):
     def fails(optimizer):
         raise AttributeError

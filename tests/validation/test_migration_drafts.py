@@ -204,6 +204,7 @@ def init_with_port(model, port):
     return main(["init", "net.py", "--from", f"models_of_2017:{model}", "--port", f"ports_of_today:{port}"])
 
 
+@pytest.mark.slow
 def test_a_draft_with_a_port_has_a_name_map(folder, capsys):
     assert init_with_port("Tagger", "tagger") == PASSED
     assert capsys.readouterr().out == f"net.py: written; now run {VALIDATE}\n"

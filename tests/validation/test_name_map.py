@@ -42,6 +42,7 @@ class Reversed(keras.Model):
         return self.last(tf.tanh(self.middle(tf.tanh(self.first(x)))))
 
 
+@pytest.mark.slow
 def test_the_data_flow_pairs_what_is_created_in_another_order():
     report = validate(Migration(tf1=two_layers_of_one_shape, port=Reversed, inputs=INPUTS))
     found = checks_of(report)["variables-match"]
@@ -108,6 +109,7 @@ class Branches(keras.Model):
         return {"policy": policy(both), "value": value(both)}
 
 
+@pytest.mark.slow
 def test_branches_and_heads_of_equal_shapes_are_paired_by_what_they_lead_to():
     found = checks_of(validate(Migration(tf1=branches, port=Branches, inputs=IMAGES)))["variables-match"]
     assert found.ok, found.details
@@ -115,6 +117,7 @@ def test_branches_and_heads_of_equal_shapes_are_paired_by_what_they_lead_to():
         assert f"'{tf1}': '" in found.details and port in found.details.split(f"'{tf1}': ")[1].splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_partial_name_map_is_completed():
     name_map = {"left/w": "branches/conv2d_1/kernel"}
     found = checks_of(validate(Migration(tf1=branches, port=Branches, inputs=IMAGES, name_map=name_map)))
@@ -131,6 +134,7 @@ SWAPPED = {
 }
 
 
+@pytest.mark.slow
 def test_a_wrong_name_map_is_named_as_the_fault():
     found = checks_of(
         validate(
@@ -168,6 +172,7 @@ def test_names_in_a_name_map_that_the_port_does_not_have_are_a_fault_of_their_ow
     assert checks_of(report)["random-inference"].ok == outputs_agree
 
 
+@pytest.mark.slow
 def test_a_function_that_names_variables_that_the_port_does_not_have_is_a_fault():
     def renamed(name):
         return name.replace("left", "links")
@@ -183,6 +188,7 @@ def test_a_function_that_names_variables_that_the_port_does_not_have_is_a_fault(
     assert "nearest: 'left/w'" in found.details.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
     class Faulty(Reversed):
         def call(self, x, training=False):

@@ -171,6 +171,7 @@ def test_the_values_show_which_of_several_variables_is_which(tf1, port, inputs, 
     assert pairs_in(found.details) == expected(*names)
 
 
+@pytest.mark.slow
 def test_kernels_of_heads_are_paired_with_matrices():
     found = variables_match(Migration(tf1=attention_of_two_heads, port=AttentionOfKeras, inputs=SEQUENCES))
     assert found.ok, found.details
@@ -182,6 +183,7 @@ def test_kernels_of_heads_are_paired_with_matrices():
     }
 
 
+@pytest.mark.slow
 def test_a_wrong_pair_of_variables_that_are_used_alike_is_named():
     name_map = expected("linear", "gate", "out")
     name_map["linear/w"], name_map["gate/w"] = name_map["gate/w"], name_map["linear/w"]
@@ -212,6 +214,7 @@ def test_values_before_a_fault_prove_pairs_and_bound_the_search():
     assert len(runs) < 40
 
 
+@pytest.mark.slow
 def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     class Faulty(Gated):
         def call(self, x, training=False):
@@ -223,6 +226,7 @@ def test_a_fault_at_variables_that_are_used_alike_leaves_them_open():
     assert found.details.count("# order only") == 4
 
 
+@pytest.mark.slow
 def test_an_input_that_the_port_does_not_use_leaves_the_pairs_that_the_rest_of_the_flow_shows():
     def tf1(x, mask, training):
         return dense(tf.tanh(dense(tf.tanh(dense(x, "first")) * mask, "second")), "third")
@@ -241,6 +245,7 @@ def test_an_input_that_the_port_does_not_use_leaves_the_pairs_that_the_rest_of_t
     assert pairs_in(found.details) == expected("first", "second", "third")
 
 
+@pytest.mark.slow
 def test_clear_names_decide_between_variables_that_are_used_alike():
     class Faulty(keras.Model):
         def __init__(self):

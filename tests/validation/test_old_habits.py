@@ -101,6 +101,7 @@ def test_a_global_step_of_another_run_decides_no_rate(global_step):
     assert "first: step 1, learning_rate" in summary
 
 
+@pytest.mark.slow
 def test_a_global_step_of_another_run_keeps_its_value(global_step):
     first_rate(decayed)
     assert v1.train.get_global_step() is global_step
@@ -125,6 +126,7 @@ def test_draws_from_numpy_are_named_first_as_a_cause():
     assert found.causes[0].endswith("Pass Migration(seed_numpy=True)")
 
 
+@pytest.mark.slow
 def test_seeded_draws_from_numpy_are_equal_and_leave_numpy_as_it_was():
     state = np.random.get_state()[1].copy()
     train = training_with(lambda: v1.train.GradientDescentOptimizer(0.1))

@@ -235,6 +235,7 @@ def test_faults_are_found(policy, changes, failing):
     assert failed(report) == failing
 
 
+@pytest.mark.slow
 def test_a_tolerance_of_the_user_takes_precedence():
     report = validate(migration(tolerances=[Tolerance(rtol=1e-6, atol=1e-5)]))
     assert failed(report) == {"constant-weights", "random-inference", "random-training", "constant-mode"}

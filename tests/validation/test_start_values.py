@@ -131,6 +131,7 @@ def test_an_expected_difference_is_needed_or_not_only_where_its_check_runs():
     assert report.not_needed == ("regularizers-match",)
 
 
+@pytest.mark.slow
 def test_an_expected_difference_that_is_none_is_reported():
     report = report_of(("initializers-match: a/*", "checkpoint"))
     assert report.ok
@@ -173,10 +174,12 @@ def test_a_missing_regularizer_fails_its_check_and_the_training_that_depends_on_
     assert failed(accepted) == {"training-steps"}
 
 
+@pytest.mark.slow
 def test_a_sound_port_passes():
     assert report_of().ok, str(report_of())
 
 
+@pytest.mark.slow
 def test_training_begins_with_the_values_of_tf1_in_moving_averages_too():
     """The call that creates the variables changes the moving averages, which are set back."""
 
@@ -250,6 +253,7 @@ def test_random_ops_of_equal_shape_in_another_order_are_paired_by_the_data_flow(
     assert "the port's random ops run in a different order" in check(report, "random-training").summary
 
 
+@pytest.mark.slow
 def test_a_model_that_is_thrown_away_takes_no_numbers():
     def thrown_away():
         model = keras.Sequential([keras.layers.Dense(8, name="a"), keras.layers.Dropout(0.5)])

@@ -104,6 +104,7 @@ def test_an_output_without_structure_has_the_path_output():
     assert validate(alone).ok
 
 
+@pytest.mark.slow
 def test_outputs_of_training_steps_are_held_to_it():
     def mean(labels, outputs):
         return tf.reduce_mean(outputs["hidden"] - labels)

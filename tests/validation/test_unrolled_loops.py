@@ -110,6 +110,7 @@ def test_training_through_a_loop():
     assert "not trained in a tf.function" in report.checks[-1].summary
 
 
+@pytest.mark.slow
 def test_another_rate_is_named():
     report = validate(stacked_cells, lambda: StackedCells(kept=0.5), checks=["random-training"])
     (finding,) = report.findings
@@ -118,6 +119,7 @@ def test_another_rate_is_named():
     assert "dynamic_rnn" in finding.tf1.source
 
 
+@pytest.mark.slow
 def test_an_iteration_without_dropout_is_seen():
     report = validate(stacked_cells, lambda: StackedCells(steps=STEPS - 1), checks=["random-training"])
     assert report.verdict == "failed"

@@ -60,6 +60,7 @@ class TestVariablesOf:
         assert saved == expected | {"loose": saved["loose"]}
         assert variables_of(tmp_path) == saved
 
+    @pytest.mark.slow
     def test_keras3_layer_has_its_weights_by_path(self):
         model = keras.Sequential(
             [

@@ -326,12 +326,14 @@ def test_a_failed_check_names_the_hyperparameter_among_the_first_two_causes(chec
     assert any(re.match(cause, one) for one in found.causes[:2]), str(report)
 
 
+@pytest.mark.slow
 def test_the_audit_is_the_same_before_any_check():
     """A check that fails asks for it before the graph of training is built."""
     faulty = migration(lambda: Port(momentum=0.9))
     assert Runner(faulty).audit == validate(faulty).audit
 
 
+@pytest.mark.slow
 def test_json_and_html_reports_show_the_audit():
     report = validate(migration(lambda: Port(momentum=0.9)))
     (content,) = json.loads(json_report.render([report]))["migrations"]
@@ -343,6 +345,7 @@ def test_json_and_html_reports_show_the_audit():
     assert page.index("0.99") < page.index("truncated normal of stddev")
 
 
+@pytest.mark.slow
 def test_a_port_by_the_shim_is_read_from_its_ops():
     report = validate(Migration(tf1=network, port=shim_port(network, momentum=0.9), inputs=IMAGES))
     assert [check.name for check in report.checks if not check.ok] == ["random-training"]
@@ -353,6 +356,7 @@ def test_a_port_by_the_shim_is_read_from_its_ops():
     assert not report.audit.not_audited
 
 
+@pytest.mark.slow
 def test_layers_without_a_config_are_audited():
     class NoConfig(keras.layers.Layer):
         def __init__(self, units):
@@ -425,6 +429,7 @@ def test_an_optimizer_whose_schedule_has_no_config_is_read():
     assert ("optimizer", "learning_rate") not in found
 
 
+@pytest.mark.slow
 def test_activations_are_audited():
     def tf1(x, training):
         for number, activation in enumerate((tf.nn.elu, tf.nn.leaky_relu, tf.nn.tanh)):

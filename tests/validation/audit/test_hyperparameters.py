@@ -145,6 +145,7 @@ def test_dropout_rates_belong_to_the_layer_before_the_dropout(port):
     ]
 
 
+@pytest.mark.slow
 def test_dropout_rates_without_a_layer_are_compared_together():
     def on_inputs(inputs, training, rate=0.2):
         return network(tf.nn.dropout(inputs, rate) if training else inputs, training)

@@ -107,6 +107,7 @@ def test_labels_and_outputs_that_are_exchanged_in_a_call_are_named_with_its_line
         assert finding.port.line.endswith(line_of(of_port))
 
 
+@pytest.mark.slow
 def test_labels_and_outputs_that_are_exchanged_in_the_whole_loss_are_named():
     def port_loss(outputs, labels):
         ratio = tf.math.log(labels + 0.1) - outputs
@@ -127,6 +128,7 @@ def test_an_error_of_exchanged_classes_and_outputs_says_so():
     assert finding.port.line.endswith(line_of(of_port))
 
 
+@pytest.mark.slow
 def test_a_call_that_refuses_exchanged_arguments_is_passed_over():
     def inner(labels, outputs):
         def checked():
@@ -198,6 +200,7 @@ def test_a_label_smoothing_in_one_program_is_named_with_its_value(labels, of_tf1
         assert "test_loss_faults.py" in finding.port.line
 
 
+@pytest.mark.slow
 def test_a_label_smoothing_of_sequences_is_named():
     def of_tf1(labels, outputs):
         shares = 0.9 * tf.one_hot(labels, 4) + 0.1 / 4
@@ -330,6 +333,7 @@ def test_a_slice_of_labels_or_outputs_at_other_positions_is_named(labels, of_tf1
     )
 
 
+@pytest.mark.slow
 def test_slices_of_labels_and_of_outputs_at_other_positions_are_one_finding():
     def port_loss(labels, outputs):
         return sparse(labels[:, :-1], outputs[:, 1:])  # here
@@ -342,6 +346,7 @@ def test_slices_of_labels_and_of_outputs_at_other_positions_are_one_finding():
     assert finding.port.line.endswith(line_of(port_loss))
 
 
+@pytest.mark.slow
 def test_a_slice_at_other_positions_that_does_not_explain_the_loss_is_not_named():
     findings = findings_of(
         SERIES,
@@ -371,6 +376,7 @@ def test_the_constant_labels_of_a_discriminator_are_named_as_one_number(real_in_
     assert finding.title == "loss: factor differs: {} (TF1), {} (port)".format(*values)
 
 
+@pytest.mark.slow
 def test_a_smoothing_of_one_digit_is_named_after_one_step_too():
     (finding,) = findings_of(HOT, by_hand, CATEGORICAL, steps=1)
     assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"

@@ -68,6 +68,7 @@ def validated(*fault):
     return detrand.validate(migration, checks=["training-steps"])
 
 
+@pytest.mark.slow
 def test_terms_that_are_added_in_a_different_order_agree():
     report = validated()
     assert report.ok, str(report)
@@ -91,6 +92,7 @@ def test_the_term_that_differs_is_the_finding(fault):
     assert finding.tf1.line and finding.port.line
 
 
+@pytest.mark.slow
 def test_each_of_two_terms_that_differ_is_a_finding():
     findings = validated("sign of entropy", "factor of squares").findings
     assert {finding.title for finding in findings} == {

@@ -249,6 +249,7 @@ def test_a_planted_fault_is_among_the_first_causes(program, changes, failing, op
             assert f"({op}) at" in found.summary.partition("first divergence at ")[2], found.summary
 
 
+@pytest.mark.slow
 def test_a_different_order_of_flattening_in_tf1_is_a_cause():
     def transposing(images, training):
         return layers(images, training, order=(0, 3, 1, 2))
@@ -364,6 +365,7 @@ def amplified(images, training, halves=False, slope=0.2):
     return tf.nn.leaky_relu(hidden, slope)
 
 
+@pytest.mark.slow
 def test_rounding_is_no_fault_and_hides_none():
     rounded, faulty = (shim_port(amplified, halves=True, slope=slope) for slope in (0.2, 0.3))
     assert validate(Migration(tf1=amplified, port=rounded, inputs=IMAGES)).ok

@@ -188,6 +188,7 @@ class TestKerasLayers:
         assert "batch_norm" in str(divergence.tf1)
 
 
+@pytest.mark.slow
 def test_a_failed_check_reports_the_first_divergence():
     report = validate(Migration(tf1=network, port=port(activation=tf.nn.leaky_relu), inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")

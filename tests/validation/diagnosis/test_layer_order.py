@@ -96,6 +96,7 @@ def test_layers_in_another_order_are_one_finding(program, change, title, places)
     )
 
 
+@pytest.mark.slow
 def test_terms_of_a_sum_have_no_order():
     port = shim_port(summed, names="cba", step=tf.nn.relu)
     (finding,) = validate(Migration(tf1=summed, port=port, inputs=SEQUENCES)).findings

@@ -100,6 +100,7 @@ def findings(tf1, port, *inputs):
     return validate(Migration(tf1=tf1, port=port, inputs=inputs)).findings
 
 
+@pytest.mark.slow
 def test_parts_in_the_same_order_pass():
     assert not findings(lstm, LSTM, SEQUENCES)
     assert not findings(gru, GRU, SEQUENCES, LENGTHS)

@@ -309,6 +309,7 @@ def fused(images, training, by_hand=False):
     return tf.matmul(tf.reduce_mean(hidden, [1, 2]), weights)
 
 
+@pytest.mark.slow
 def test_the_variance_of_a_sample_is_recognized_within_the_noise():
     report = validate(migration(shim_port(fused, by_hand=True), tf1=fused))
     (check,) = (check for check in report.checks if check.name == "random-training")
@@ -531,6 +532,7 @@ def report():
     return validate(amplified())
 
 
+@pytest.mark.slow
 def test_rounding_is_measured_where_outputs_differ_by_more_than_some_ulps(report):
     assert report.ok, str(report)
     assert {check.name for check in report.checks if check.noise} == NUMERICAL

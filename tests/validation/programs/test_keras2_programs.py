@@ -56,6 +56,7 @@ def checkpoint(tmp_path):
     return str(tmp_path / "model.ckpt")
 
 
+@pytest.mark.slow
 def test_a_port_of_a_model_of_keras_2_passes_all_checks(checkpoint):
     migration = Migration(tf1=tf1, port=lambda: make_model(keras), inputs=INPUTS, train=TRAIN, checkpoint=checkpoint)
     report = validate(migration)
@@ -63,6 +64,7 @@ def test_a_port_of_a_model_of_keras_2_passes_all_checks(checkpoint):
     assert len(report.checks) == 10
 
 
+@pytest.mark.slow
 def test_a_fault_of_such_a_port_is_found():
     migration = Migration(tf1=tf1, port=lambda: make_model(keras, rate=0.25), inputs=INPUTS)
     report = validate(migration, checks=["constant-weights", "random-training"])

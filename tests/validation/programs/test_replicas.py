@@ -142,6 +142,7 @@ def test_inputs_may_be_a_dict(found):
     assert named(found("with_features"), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 def test_rearranged_variables_pass(found):
     assert named(found("with_rearranged_variables"), "passed: ") == list(ALL)
 

@@ -91,6 +91,7 @@ def test_a_difference_inside_of_a_loss_is_named_with_its_line(loss, title):
     assert finding.confirmed
 
 
+@pytest.mark.slow
 def test_a_factor_of_the_labels_is_named_as_the_code_has_it():
     (finding,) = validated(discounted(0.9), of_tf1=discounted(0.99), labels=NUMBERS, checks=["training-steps"]).findings
     assert finding.title == "loss: factor of the labels, such as 1 - label smoothing, differs: 0.99 (TF1), 0.9 (port)"
@@ -119,6 +120,7 @@ def test_a_label_smoothing_that_differs_is_one_finding(of_tf1):
     assert finding.remedy == "use 0.1 in the port"
 
 
+@pytest.mark.slow
 def test_a_loss_is_compared_of_the_outputs_of_tf1():
     """A fault of the model is found beside a fault of the loss, and is no difference of the loss."""
 
@@ -475,6 +477,7 @@ def reversed_divergence(labels, outputs):
     return tf.reduce_mean(squares) + tf.reduce_mean(divergence)
 
 
+@pytest.mark.slow
 def test_a_kl_divergence_in_the_other_direction_is_the_term_that_differs():
     """Its constant agrees, and is no term of its own."""
     (finding,) = validated(reversed_divergence, of_tf1=variational, labels=NUMBERS, checks=["training-steps"]).findings
@@ -762,6 +765,7 @@ class Scaled(keras.layers.Dense):
         return 1e-3 * super().call(x)
 
 
+@pytest.mark.slow
 def test_a_conversion_that_explains_losses_of_small_outputs_roughly_is_no_cause():
     """Of outputs near 0, all probabilities are equal, and so is the loss of their sigmoid but for a ten-thousandth."""
 

@@ -301,6 +301,7 @@ def test_an_optimizer_may_look_for_variables_in_the_model():
     assert "the port's optimizer updates variables of the model differently" in check.summary
 
 
+@pytest.mark.slow
 def test_a_golden_file_holds_the_probe(tmp_path):
     tf1_optimizer = staircase([30000], [0.1, 0.01])
     record_golden([migration(tf1_optimizer, lambda: keras.optimizers.SGD(0.1))], tmp_path / "golden.npz")
@@ -619,6 +620,7 @@ def test_optimizers_that_keep_no_rates_agree_without_them(monkeypatch):
     assert "; the optimizers agree for gradients from 1e-10 to 1000; the losses" in check.summary
 
 
+@pytest.mark.slow
 def test_an_optimizer_whose_line_is_not_known_has_none(monkeypatch):
     monkeypatch.setattr(optimizers, "lines_of_optimizer", lambda make: {})
     rate = schedules.PiecewiseConstantDecay([1000], [0.1, 0.01])
@@ -792,6 +794,7 @@ def hidden(step):
     return tf.gather(rates, is_late)
 
 
+@pytest.mark.slow
 def test_a_boundary_that_no_constant_shows_is_found():
     def of_port(boundary):
         return sgd(lambda: schedules.PiecewiseConstantDecay([boundary], [0.1, 0.01]))
@@ -812,6 +815,7 @@ def test_a_counter_of_steps_of_the_users_own_is_set(steps, ok):
     assert ("until step 10,000,000" in check.summary) == ok
 
 
+@pytest.mark.slow
 def test_a_rate_that_more_than_a_counter_changes_is_not_compared():
     def train_op(loss):
         step = v1.get_variable("steps", (), tf.int64, initializer=v1.zeros_initializer(), trainable=False)
@@ -868,6 +872,7 @@ def test_rates_that_change_slowly_are_not_called_late():
     assert finding.title == "argument decay_rate of the learning-rate schedule differs: 1e-06 (TF1), 2e-06 (port)"
 
 
+@pytest.mark.slow
 def test_updates_of_later_steps_that_hold_earlier_rates_are_no_finding_of_their_own():
     """RMSprop keeps a momentum of updates, which the rates of earlier steps have scaled."""
 

@@ -65,6 +65,7 @@ def test_a_sound_loss_passes(port_loss, rate):
     assert "the losses of outputs with distinct weights agree" in report.checks[0].summary
 
 
+@pytest.mark.slow
 def test_a_fault_beside_the_draws_is_named():
     (finding,) = report_of(lambda labels, outputs: of_mixtures(labels, outputs, 0.25)).findings
     assert finding.title == "loss: factor differs: 0.5 (TF1), 0.25 (port)", str(finding)

@@ -94,6 +94,7 @@ def test_a_schedule_that_no_value_makes_right_has_none():
     assert named(None, decaying(0.1, 0.96, 100), [0.1, 0.96, 100]) is None
 
 
+@pytest.mark.slow
 def test_functions_and_objects_of_the_user_stay_as_they_were():
     schedule, rate = WarmUp(staircase(), 5), decaying(0.1, 0.96, 200)
     named(schedule, warmed_up, [0.1, 0.5, 100, 4, 1])

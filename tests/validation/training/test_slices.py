@@ -14,6 +14,7 @@ from tests.support.trained_classifier import check, faulty_metric, first_diverge
 v1 = tf.compat.v1
 
 
+@pytest.mark.slow
 def test_a_repeated_step_updates_as_few_rows():
     """TF1's momentum moves the rows alone that a step looks up; so it does when it is given TF1's gradients."""
 
@@ -59,6 +60,7 @@ def looked_up(ids, port_optimizer, tf1_optimizer=lambda: v1.train.AdamOptimizer(
     return check(tf1=embedded, port=Port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
+@pytest.mark.slow
 def test_a_penalty_of_the_rows_looked_up_in_place_of_all_rows_is_no_fault_of_the_optimizer():
     def embedded(ids, training):
         table = v1.get_variable("table", (12, 3), regularizer=lambda table: 0.1 * tf.reduce_sum(table**2))
@@ -87,6 +89,7 @@ def test_a_penalty_of_the_rows_looked_up_in_place_of_all_rows_is_no_fault_of_the
         assert all(compared["updates"] for compared in steps.values() if "updates" in compared)
 
 
+@pytest.mark.slow
 def test_slices_that_keras_squares_one_by_one_are_a_cause():
     found = looked_up(AGAIN, lambda: keras.optimizers.Adam(0.01, epsilon=1e-8))
     assert not found.ok
@@ -145,6 +148,7 @@ class LookedUp(keras.layers.Layer):
         return tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
 
 
+@pytest.mark.slow
 def test_slices_that_keras_adds_up_agree():
     """A guided port has as many slices as before, whose sum is TF1's gradient."""
     found = check(
@@ -233,6 +237,7 @@ def test_a_norm_of_slices_is_a_cause_where_the_port_clips_by_that_of_sums(
     assert [finding.title for finding in found.findings] == titles, found.details
 
 
+@pytest.mark.slow
 def test_slices_of_another_dtype_are_clipped_as_well():
     def tf1(ids, training):
         rows = tf.gather(v1.get_variable("table", (12, 3), tf.float64), ids[:, 0])
@@ -358,6 +363,7 @@ class Halved(v1.train.GradientDescentOptimizer):
         return super().apply_gradients(halved, global_step, name)
 
 
+@pytest.mark.slow
 def test_slices_are_no_cause_where_optimizers_keep_no_slots():
     found = looked_up(AGAIN, lambda: keras.optimizers.SGD(0.1), lambda: Halved(0.1))
     assert found.causes == ("factor of the gradients differs: 0.5 (TF1), 1 (port)",)

@@ -134,6 +134,7 @@ def test_another_total_loss_fails(programs):
     assert not validated(*programs).ok
 
 
+@pytest.mark.slow
 def test_a_loss_of_training_may_be_added_by_the_port_too():
     tf1 = with_its_loss(of_tf_slim)
     checked = {"inputs": numbers(4, 3), "tf1": tf1}
@@ -142,6 +143,7 @@ def test_a_loss_of_training_may_be_added_by_the_port_too():
         assert detrand.validate(migration, checks=["regularizers-match"]).ok == is_sound
 
 
+@pytest.mark.slow
 def test_a_loss_that_the_model_returns_is_not_added():
     def tf1(x, training):
         outputs = model()(x, training)

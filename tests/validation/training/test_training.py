@@ -242,12 +242,14 @@ def test_sound_ports_pass(changes):
         assert len(comparison.steps[0]) == 8
 
 
+@pytest.mark.slow
 def test_grappler_is_on_again_afterwards():
     before = tf.config.optimizer.get_experimental_options()
     check(steps=1)
     assert tf.config.optimizer.get_experimental_options() == before
 
 
+@pytest.mark.slow
 def test_labels_and_outputs_may_have_any_structure():
     def two_headed(inputs, training):
         return {"main": model(inputs, training), "aux": tf.reduce_sum(inputs, 1)}
@@ -273,6 +275,7 @@ def test_labels_and_outputs_may_have_any_structure():
     assert [leaf.path for leaf in leaves] == ["outputs['main']", "outputs['aux']"]
 
 
+@pytest.mark.slow
 def test_a_module_has_no_losses_of_its_own():
     class Port(tf.Module):
         @track_tf1_style_variables
@@ -285,6 +288,7 @@ def test_a_module_has_no_losses_of_its_own():
     assert "regularization_loss" not in found.trainings["eagerly"].steps[0]
 
 
+@pytest.mark.slow
 def test_an_optimizer_without_a_rate_is_compared():
     class Fixed(v1.train.Optimizer):
         def __init__(self):

@@ -231,6 +231,7 @@ def test_a_fault_only_in_functions_is_found():
     assert finding.tf1.line == finding.port.line == ""
 
 
+@pytest.mark.slow
 def test_an_output_has_no_line_of_a_variable_of_its_name():
     def tf1(inputs, training, factor=1.0):
         return {"kernel": factor * tf.matmul(inputs, v1.get_variable("kernel", (4, 3)))}
@@ -247,6 +248,7 @@ def test_an_output_has_no_line_of_a_variable_of_its_name():
     assert finding.tf1.line == finding.port.line == ""
 
 
+@pytest.mark.slow
 def test_a_regularization_loss_has_the_lines_that_add_it():
     def tf1(inputs, training, factor=0.01):
         kernel = v1.get_variable("kernel", (4, 3), regularizer=lambda w: factor * tf.reduce_max(tf.abs(w)))
@@ -258,6 +260,7 @@ def test_a_regularization_loss_has_the_lines_that_add_it():
     assert finding.port.line
 
 
+@pytest.mark.slow
 def test_tolerances_of_a_step_are_shown():
     changes, _ = FAULTS["a regularizer of half the scale"]
     regularization = Tolerance(rtol=0.6, atol=1e-5, of="regularization_loss")

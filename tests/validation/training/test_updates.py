@@ -118,6 +118,7 @@ def test_what_an_optimizer_does_to_gradients_is_named(change, of_port, title):
     assert finding.confirmed
 
 
+@pytest.mark.slow
 def test_the_line_that_changes_gradients_is_named():
     (finding,) = training_step(times(0.5)).findings
     assert finding.title == "factor of the gradients differs: 0.5 (TF1), 1 (port)"

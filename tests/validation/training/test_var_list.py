@@ -208,6 +208,7 @@ def test_a_layer_frozen_only_in_the_port_is_one_finding():
     assert "TrainStep(var_list=[...])" in finding.remedy
 
 
+@pytest.mark.slow
 def test_a_layer_that_only_the_port_trains_is_one_finding():
     (finding,) = report_of_two_layers(minimize_head, frozen=False).findings
     assert finding.title == "only the port trains hidden/kernel"
