@@ -775,6 +775,36 @@ def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
     assert titles[0] == "only the port multiplies by 2.0"
 
 
+@pytest.mark.slow
+def test_a_network_that_is_used_in_place_of_its_target_stops_no_gradient_that_tf1_does_not_stop():
+    def tf1(rows, training):
+        kernel = v1.get_variable("kernel", (rows.shape[1], 4))
+        target = v1.get_variable("target", (rows.shape[1], 4), trainable=False)
+        return tf.tanh(tf.matmul(rows, kernel)) - tf.stop_gradient(tf.tanh(tf.matmul(2.0 * rows, target)))
+
+    class Port(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = tf.Variable(tf.zeros((ROWS.shape[1], 4)), name="kernel")
+            self.target = tf.Variable(tf.zeros((ROWS.shape[1], 4)), name="target", trainable=False)
+
+        def __call__(self, rows, training):
+            return tf.tanh(rows @ self.kernel) - tf.stop_gradient(tf.tanh(2.0 * rows @ self.kernel))
+
+    train = TrainStep(
+        labels=ROWS[:, :4],
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=1,
+    )
+    report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, train=train))
+    titles = [finding.title for finding in report.findings]
+    assert "MatMul takes different variables: target (TF1), kernel (port)" in titles
+    assert not [title for title in titles if "gradients" in title]
+
+
 @pytest.mark.slow_except("keep_prob")
 @pytest.mark.parametrize("rate", [0.8, 0.3], ids=["keep_prob", "another rate"])
 def test_a_dropout_rate_that_differs_is_one_finding(rate):

@@ -1137,13 +1137,14 @@ def _inputs(divergence: Divergence) -> Iterator[Cause]:
             yield of_values("order of the inputs", *orders, fault=Fault.ORDER, remedy=use_order(orders[0]))
         return
     differing = [pair for pair in zip(tf1, port, strict=True) if pair[0] != pair[1] and pair[1]]
-    for mine, other in differing[:1]:
-        yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
     of_tf1, of_port = divergence.variables
-    if not differing and tf1 != port and len(of_tf1) == len(of_port) == 1 and of_tf1 != of_port:
+    if len(differing) < 2 and tf1 != port and len(of_tf1) == len(of_port) == 1 and of_tf1 != of_port:
         mine, other = (next(iter(names)) for names in divergence.variables)
         title = f"{divergence.types[0]} takes different variables: {mine} (TF1), {other} (port)"
         yield Cause(title, remedy=f"use the port's counterpart of {mine} here")
+        return
+    for mine, other in differing[:1]:
+        yield of_tensors(divergence.types[0], mine, other, Fault.OTHER)
 
 
 def _exchanged(divergence: Divergence) -> Iterator[Cause]:

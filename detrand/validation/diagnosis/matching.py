@@ -121,20 +121,19 @@ def stop_in_one_program(
     Where outputs differ, so do all gradients, and what the programs are made of is all that tells.
     """
     stops = [dict(_variables_before_stops(trace, variables)) for trace in (tf1, port)]
-    counts = [sum(trace.ops[name].type == "StopGradient" for name in _passed(trace)) for trace in (tf1, port)]
-    if bool(stops[0]) == bool(stops[1]) or counts[0] == counts[1]:  # one may stop those of other variables
+    of_tf1, of_port = ([(name, stopped) for name, stopped in of.items() if stopped] for of in stops)
+    if bool(of_tf1) == bool(of_port) or len(stops[0]) == len(stops[1]):  # one may stop those of other variables
         return None
-    in_tf1 = bool(stops[0])
-    name, stopped = next(iter(stops[not in_tf1].items()))
-    return ("TF1", tf1.ops[name], None, stopped) if in_tf1 else ("the port", None, port.ops[name], stopped)
+    name, stopped = (of_tf1 or of_port)[0]
+    return ("TF1", tf1.ops[name], None, stopped) if of_tf1 else ("the port", None, port.ops[name], stopped)
 
 
 def _variables_before_stops(trace: Trace, variables: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each op that stops gradients with an effect, and those of some variables that are before it."""
     for name in sorted(_passed(trace) - _without_effect(trace)):
         if trace.ops[name].type == "StopGradient":
             needed = _with_gradients(trace, name)
-            if stopped := sorted({trace.reads[str(each)] for each in needed if each in trace.reads} & {*variables}):
-                yield name, stopped
+            yield name, sorted({trace.reads[str(each)] for each in needed if each in trace.reads} & {*variables})
 
 
 def _with_gradients(trace: Trace, name: str) -> set[str]:
