@@ -72,7 +72,7 @@ from detrand.variables.sources import (
 from detrand.variables.tf1_view import Shapes, TF1View
 from detrand.variables.torch_modules import is_torch_module
 
-_NEARLY = 1e-3  # the tolerance with which the outputs show that random ops in order are each other's counterparts
+_NEARLY = 1e-3  # relative: how close outputs are if random ops in order are each other's counterparts
 
 
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
@@ -130,7 +130,7 @@ class BuiltPort:
         if not port.framework.no_graph:
             return self._run_with_positions(config, tf1, random_ops, *port.positions(config, random_ops))
         outcome = self._run_with_positions(config, tf1, random_ops)
-        if compare(outcome.outputs, tf1.outputs, _NEARLY, _NEARLY, equal_nan=True, check_dtype=False):
+        if compare(outcome.outputs, tf1.outputs, _NEARLY, atol=0.0, equal_nan=True, check_dtype=False):
             return outcome  # a trace takes as long as several calls
         positions, unused = port.positions_in_trace(config, random_ops, tf1.initial)
         return self._run_with_positions(config, tf1, random_ops, positions, unused) if positions else outcome
