@@ -207,10 +207,9 @@ class _Rules:
             if name in _CHANGES:
                 # Programs round 1 minus a momentum differently, by up to 5e-5 of it if the momentum is 0.999.
                 multiple = 1.0 if name == "updates" else 10.0
-                before = {  # the port rounds a variable with the constant that it adds to it
-                    path: np.add(array, self._constants.get(path, 0), dtype=array.dtype)
-                    for path, array in self._tf1[step - 1][_CHANGES[name]].items()
-                }
+                before = dict(self._tf1[step - 1][_CHANGES[name]])
+                for path in before.keys() & self._constants.keys():  # the port rounds a variable with its constant
+                    before[path] = (before[path] + self._constants[path]).astype(before[path].dtype)
                 return _by_size(tf1, tolerance.rtol, multiple=multiple, rounded=before)
             if policy is not None and (policy.rounds_variables or name != "regularization_loss"):
                 return policy.closeness(tf1)
