@@ -348,10 +348,10 @@ def _is_consequence(finding: Finding) -> bool:
     """Return whether a computation differs only where kernels or random numbers are alike, and tensors are mistaken.
 
     That is so in constant mode, in which kernels of one shape are equal. With constant weights, what is hidden by
-    initial values shows, so only what nothing explains is left out.
+    initial values shows, so only what nothing explains is left out; so it is with the weights of a checkpoint.
     """
     where = {*finding.checks}
-    is_unknown = finding.fault is Fault.UNEXPLAINED and where <= {"constant-weights", "constant-mode"}
+    is_unknown = finding.fault is Fault.UNEXPLAINED and where <= {"constant-weights", "constant-mode", "checkpoint"}
     return finding.kind == "computation" and (is_unknown or where == {"constant-mode"})
 
 

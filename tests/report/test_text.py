@@ -129,8 +129,10 @@ def test_what_only_shows_where_numbers_are_alike_is_no_fault_once_all_is_explain
     unknown = Finding("computation", "in words", checks=("constant-weights",), fault=Fault.UNEXPLAINED)
     hidden = Finding("computation", "axis of Mean differs: 1 (TF1), 2 (port)", checks=("constant-weights",))
     mistaken = Finding("computation", "order of axes differs: (0, 1) (TF1), (1, 0) (port)", checks=("constant-mode",))
-    for first, expected in ((explained, [explained, hidden]), (EPSILON, [EPSILON, hidden, mistaken, unknown])):
+    trained = Finding("computation", "outputs differ", checks=("checkpoint",), fault=Fault.UNEXPLAINED)
+    for first, expected in ((explained, [explained, hidden]), (EPSILON, [EPSILON, hidden, mistaken, unknown, trained])):
         of_checks = {"random-inference": (first,), "constant-weights": (unknown, hidden), "constant-mode": (mistaken,)}
+        of_checks["checkpoint"] = (trained,)
         checks = tuple(dataclasses.replace(FAILED, name=name, findings=found) for name, found in of_checks.items())
         titles = [finding.title for finding in dataclasses.replace(REPORT, checks=checks).findings]
         assert titles == [finding.title for finding in expected]
