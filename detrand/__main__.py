@@ -353,10 +353,10 @@ def _init(options: argparse.Namespace) -> int:
 
         from detrand.drafts import draft
     with showing_progress(console, "running the programs"):
-        text, to_do, _ = draft(file, options.source, options.port)
+        written = draft(file, options.source, options.port)
     with written_whole(file) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
-    now = f"{to_do}, and run" if to_do else "now run"
+        unfinished.write_text(written.text, encoding="utf-8")
+    now = f"{written.to_do}, and run" if written.to_do else "now run"
     console.print(f"{file}: written; {now} detrand validate {file}", highlight=False, markup=False, soft_wrap=True)
     return PASSED
 

@@ -368,7 +368,7 @@ def test_a_finding_has_the_text_of_its_section(label, tmp_path):
 def test_an_error_that_passes_through_no_code_of_the_user_has_no_line():
     (finding,) = findings(inputs=IMAGES[:, 0], tf1=lambda x, training: x, port=lambda: keras.layers.Conv2D(3, 3))
     assert finding.symptom == "error" and finding.port is None
-    assert "If it passed through your code, the finding has the line" in SECTIONS["error"]
+    assert "If your code raised it, the finding has the line" in SECTIONS["error"]
 
 
 @pytest.mark.slow

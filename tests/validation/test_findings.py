@@ -735,6 +735,19 @@ def test_evidence_is_told_once():
     assert str(report).count("Identical up to") == 1
 
 
+def titles_of_one_step(tf1, port):
+    train = TrainStep(
+        labels=ROWS[:, :4],
+        tf1_loss=v1.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=1,
+    )
+    report = validate(Migration(tf1=tf1, port=port, inputs=ROWS, train=train))
+    return [finding.title for finding in report.findings]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stops", [(False, True), (True, False), (True, True)], ids=["port", "TF1", "both"])
 def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
@@ -758,16 +771,7 @@ def test_a_stop_of_gradients_is_found_where_outputs_differ_as_well(stops):
             hidden = keras.ops.tanh(hidden / keras.ops.sqrt(keras.ops.var(hidden, 0) + 1.0))
             return 2.0 * (hidden + self.second(stopped(hidden, 1)))
 
-    train = TrainStep(
-        labels=ROWS[:, :4],
-        tf1_loss=v1.losses.mean_squared_error,
-        port_loss=keras.losses.MeanSquaredError(),
-        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
-        port_optimizer=lambda: keras.optimizers.SGD(0.1),
-        steps=1,
-    )
-    report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, train=train))
-    titles = [finding.title for finding in report.findings]
+    titles = titles_of_one_step(tf1, Port)
     of = "port/first/bias, port/first/kernel"
     who = {(False, True): "the port", (True, False): "TF1"}.get(stops)
     expected = [] if who is None else [f"only {who} stops gradients of {of} (tf.stop_gradient)"]
@@ -791,16 +795,7 @@ def test_a_network_that_is_used_in_place_of_its_target_stops_no_gradient_that_tf
         def __call__(self, rows, training):
             return tf.tanh(rows @ self.kernel) - tf.stop_gradient(tf.tanh(2.0 * rows @ self.kernel))
 
-    train = TrainStep(
-        labels=ROWS[:, :4],
-        tf1_loss=v1.losses.mean_squared_error,
-        port_loss=keras.losses.MeanSquaredError(),
-        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
-        port_optimizer=lambda: keras.optimizers.SGD(0.1),
-        steps=1,
-    )
-    report = validate(Migration(tf1=tf1, port=Port, inputs=ROWS, train=train))
-    titles = [finding.title for finding in report.findings]
+    titles = titles_of_one_step(tf1, Port)
     assert "MatMul takes different variables: target (TF1), kernel (port)" in titles
     assert not [title for title in titles if "gradients" in title]
 

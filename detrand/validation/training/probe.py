@@ -193,8 +193,8 @@ def steps_that_differ(
 def depends_on_model(migration: Migration, tf1: Training, counterparts: Mapping[str, InPort]) -> bool:
     """Return whether the port's optimizer updates variables of the model differently from others of the same names.
 
-    It may look for them in the model. Given is TF1's training of the model, with which the port's agrees. Nothing is
-    shown of large models, and of gradients in slices.
+    An optimizer may look variables up in the model. TF1's training of the model must agree with the port's. The result
+    is False, too, if the model is large or gradients come in slices, because the probe cannot repeat such a training.
     """
     weights = tf1.steps[0]["weights"]
     trained = [name for name, gradient in tf1.steps[0]["gradients"].items() if gradient is not None]
