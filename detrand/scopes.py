@@ -23,7 +23,7 @@ class Scope(contextlib.ContextDecorator):
       open: returns what ``with`` enters and leaves. Generators with `Changes` also end when nothing refers to them.
     """
 
-    _entered: contextlib.AbstractContextManager[Any] | None = None
+    _entered: Any = None  # a context manager
     _used = True  # as long as it is not complete
 
     def __init__(self, call: str, open: Callable[[], contextlib.AbstractContextManager[Any]]):
@@ -52,16 +52,22 @@ class Scope(contextlib.ContextDecorator):
 
     def __enter__(self) -> Any:
         if self._used:
-            raise ScopeError(f"This scope has been entered before. Call {self._call} again for a new scope.")
+            raise self._used_again()
         self._used = True
         entered = self._open()
         value = entered.__enter__()
         self._entered = entered
         return value
 
+    def _used_again(self) -> ScopeError:
+        return ScopeError(f"This scope has been entered before. Call {self._call} again for a new scope.")
+
+    def _never_entered(self) -> ScopeError:
+        return ScopeError(f"This scope was left but never entered. Use `with {self._call}:`.")
+
     def __exit__(self, *error: Any) -> bool | None:
         if self._entered is None:
-            raise ScopeError(f"This scope was left but never entered. Use `with {self._call}:`.")
+            raise self._never_entered()
         entered, self._entered = self._entered, None
         return entered.__exit__(*error)
 

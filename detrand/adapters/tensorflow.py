@@ -52,7 +52,9 @@ def _get_seed(original: Callable[..., Any]) -> Callable[..., Any]:
         cursor = cursors.current()
         if cursor is None:
             return original(op_seed)
-        given = None if op_seed is None else as_int(op_seed)
+        if op_seed is None:
+            return cursor.next_seeds(_executes)
+        given = as_int(op_seed)
         return cursor.next_seeds(_executes, None if given is None else (given, 0))
 
     return get_seed
@@ -115,6 +117,7 @@ def _random_op(op_type: str, parameters: Mapping[str, inspect.Parameter]) -> Mak
     """Return what makes the dispatcher of a random op."""
     bypasses_get_seed = op_type in _BYPASSING_GET_SEED
     names, required = list(parameters), sum(each.default is each.empty for each in parameters.values())
+    by_position = range(1, required + 1)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         op = uncontrolled.recording_ungoverned(op_type, original)
@@ -124,7 +127,7 @@ def _random_op(op_type: str, parameters: Mapping[str, inspect.Parameter]) -> Mak
             if cursor is None:
                 return op(*args, **arguments)
             # As TensorFlow's functions call the op: what it requires by position, the rest, with the seeds, by name.
-            if not 0 < len(args) <= required:
+            if len(args) not in by_position:
                 arguments.update(zip(names, args, strict=False))
                 args = (arguments.pop(names[0]),)
             seeds = arguments.pop("seed", 0) or 0, arguments.pop("seed2", 0) or 0

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from detrand.changes import Changes
 from detrand.errors import ScopeError, StepMismatchError
-from detrand.scopes import Entered
+from detrand.scopes import Entered, Scope
 from detrand.seeding import callsite
 from detrand.seeding.callsite import Site
-from detrand.seeding.regions import Execution, Kind, OpNode, OpSeeds, OpSeedSource, Pass
+from detrand.seeding.regions import Assigned, Execution, Kind, OpNode, Pass, restore_op_seeds
 from detrand.seeding.streams import OwnSeed, Record, Stream
 
 _cursors: Entered[Cursor] = Entered("detrand_cursors")
@@ -30,8 +30,13 @@ def current() -> Cursor | None:
     entered = _entered.get()
     if entered is None:
         return None
-    cursor = entered[0] if entered[0].scope.open else _cursors.innermost()
-    if cursor is None or cursor._thread == get_ident():
+    cursor = entered[0]
+    if not cursor.scope.open:
+        around = _cursors.innermost()
+        if around is None:
+            return None
+        cursor = around
+    if cursor._thread == get_ident():
         return cursor
     return cursor._of_calling_thread()  # which runs in a copy of the context of a different thread
 
@@ -93,17 +98,11 @@ class _Taken(NamedTuple):
 
 
 Trace = list[_Taken]
-Assigned = dict[OpSeedSource, OpSeeds]
 RunPart = Callable[..., Any]  # calls a function, with the arguments after it, as a part of control flow
 
 
 def _at_once() -> bool:
     return True
-
-
-def _restore(assigned: Assigned) -> None:
-    for stream, op_seeds in assigned.items():
-        stream.op_seeds = op_seeds
 
 
 class Cursor:
@@ -188,7 +187,8 @@ class Cursor:
                 f"{what} was left in another thread than the one that entered it; enter and leave it in one thread, "
                 "with a `with` statement"
             )
-        if self is not _cursors.innermost() and self not in _cursors.all():
+        entered = _entered.get()
+        if (entered is None or entered[0] is not self) and self not in _cursors.all():
             raise ScopeError(
                 f"{what} was left in another asyncio task than the one that entered it, and did not govern this task. "
                 "Enter and leave it in one task, with a `with` statement. A fixture that enters it for a test must not "
@@ -198,7 +198,7 @@ class Cursor:
     def next_seeds(
         self, executes: Callable[[], bool | None] = _at_once, own_seed: OwnSeed | None = None
     ) -> tuple[int, int]:
-        """Take the next op seed, and record who took it.
+        """Take the next op seed, and record who took it: the program's line that is running, not the caller's.
 
         Args:
           executes: returns whether the op is executed now, rather than put into a graph; None for the graph of a
@@ -214,15 +214,16 @@ class Cursor:
           StepMismatchError: if a different op belongs here.
         """
         stream, trace, replay = self.stream, self._trace, self._replay
+        is_executed = self.is_executed
         self.node = self._last_record = None
-        if self.is_executed is not _at_once and not self.is_executed():
+        if is_executed is not _at_once and not is_executed():
             op_seed = stream.operation_seed
-        elif self.execution is None and trace is None and replay is None and self.is_executed is _at_once:
-            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=1), self.phase)
+        elif self.execution is None and trace is None and replay is None and is_executed is _at_once:
+            op_seed, self._last_record, node = stream.take(callsite.user_site(skip=2), self.phase)
             if node is not None and executes():
                 self.node = node
         else:
-            site = callsite.user_site(skip=1)
+            site = callsite.user_site(skip=2)
             replayed = None if replay is None else self._op_seed_of_first_trace(*replay, site)
             op_seed = self._op_seed_of_execution(site, executes) if replayed is None else replayed
             if trace is not None and replayed is None:
@@ -350,7 +351,7 @@ class Cursor:
         """Open a scope whose ops take no op seeds: what it assigns to `operation_seed` is undone."""
         assigned: Assigned = {}
         with Changes() as changes:
-            changes.on_undo(_restore, assigned)
+            changes.on_undo(restore_op_seeds, assigned)
             with self._having(_assigned=(*self._assigned, assigned), **state):
                 yield
 
@@ -401,18 +402,6 @@ class Cursor:
         """Whether a step governs the thread."""
         return self.step_execution is not None and self.step_execution.open
 
-    def step(self, name: str) -> contextlib.AbstractContextManager[int]:
-        """Return a scope whose ops are one more run of the program of a name; it yields the number of the run, from 0.
-
-        Raises:
-          ScopeError: inside a step, or inside another region; on entering, if another thread or task is in a step of
-            that name; on leaving, in another thread or asyncio task.
-          StepMismatchError: on leaving, if there were fewer ops than in the first run.
-        """
-        if self.execution is not None or self.step_execution is not None:
-            self._check_outside_regions()
-        return _Step(self, name)
-
     def _check_outside_regions(self) -> None:
         if self.in_step:
             raise ScopeError(
@@ -430,17 +419,9 @@ class Cursor:
         cursor.started_at = self.started_at
         return cursor
 
-    def _leave_step(self, name: str) -> None:
-        if self.step_execution is not None:
-            self._close(self.step_execution)
-        _cursors.leave(self)
-        self.stream.leave_step(name, self)
-
     def _close(self, execution: Execution) -> None:
         if execution.open:
             execution.close()
-        if execution.is_repetition and execution.assigned:
-            _restore(execution.assigned)
         self._undescribed = self.node = None
 
     @contextlib.contextmanager
@@ -503,24 +484,52 @@ class Cursor:
         return own
 
 
-class _Step:
-    """The scope of `Cursor.step`. A generator or `Changes` would take longer.
+class Step(Scope):
+    """A scope whose ops are one more run of a program; it yields the number of the run, from 0.
 
-    As with these, a step is left whatever line an interrupt hits; so what leaves it may run twice, or before it is
-    entered.
+    A generator or `Changes` would take longer. As with these, a step is left whatever line an interrupt hits; so what
+    leaves it may run twice, or before it is entered.
+
+    Args:
+      stream: the stream, which must govern where the step is entered.
+      name: the name of the program.
+      executes: returns whether ops are executed at once, rather than put into a graph.
+
+    Raises:
+      ScopeError: on entering: outside the stream's scope, in a step or another region, while a graph is built, or while
+        another thread or task is in a step of that name; on leaving: in another thread or asyncio task.
+      StepMismatchError: on leaving, if there were fewer ops than in the first run.
     """
 
-    _cursor: Cursor | None = None
+    _call = "tool.step()"
+    _entered: Cursor | None = None
 
-    def __init__(self, outer: Cursor, name: str):
-        self._outer, self._name = outer, name
+    def __init__(self, stream: Stream, name: str, executes: Callable[[], bool] = _at_once):
+        self._stream, self._name, self._executes = stream, name, executes
+        self._used = False  # which is last, as in a `Scope`
+
+    def _recreate_cm(self) -> Step:
+        return Step(self._stream, self._name, self._executes)
 
     def __enter__(self) -> int:
-        outer = self._outer
+        if self._used:
+            raise self._used_again()
+        self._used = True
+        outer, stream = current(), self._stream
+        if outer is None or outer.stream is not stream:
+            where = "outside every scope" if outer is None else "in the scope of another tool"
+            raise ScopeError(f"tool.step() was entered {where}. Put `with tool.scope():` around all steps.")
+        if not self._executes():
+            raise ScopeError(
+                "tool.step() was entered while a graph or a tf.function is built. A step is for code that is executed "
+                "at once: put it around the call of the function. Runs of a Session need no step."
+            )
+        if outer.execution is not None or outer.step_execution is not None:
+            outer._check_outside_regions()
         try:
-            self._cursor = cursor = Cursor(outer.stream, scope=outer.scope)
+            self._entered = cursor = Cursor(stream, scope=outer.scope)
             cursor.started_at = outer.started_at
-            execution = Execution(outer.stream.enter_step(self._name, cursor))
+            execution = Execution(stream.enter_step(self._name, cursor))
             cursor.step_execution = cursor.execution = execution
             cursor._assigned = (*outer._assigned, execution.assigned)
             _cursors.put_inside(cursor)
@@ -530,24 +539,36 @@ class _Step:
             raise
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
-        cursor = self._cursor
+        cursor = self._entered
+        if cursor is None:
+            raise self._never_entered()
         try:
-            if error_type is None and cursor is not None and cursor.step_execution is not None:
+            if error_type is None:
                 cursor.leave("a step")
-                cursor.step_execution.end()
+                if cursor.execution is not None:
+                    cursor.execution.end()
         finally:
             self._leave()
 
     def _leave(self) -> None:
-        cursor = self._cursor
+        try:
+            self._end()
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        cursor = self._entered
         if cursor is not None:
-            try:
-                cursor._leave_step(self._name)
-            except BaseException:
-                cursor._leave_step(self._name)
-                raise
-            self._cursor = None
+            execution = cursor.execution
+            if execution is not None and execution.open:
+                execution.close()
+            _cursors.leave(cursor)
+            self._stream.leave_step(self._name, cursor)
+            self._entered = None
 
     def __del__(self) -> None:
-        if self._cursor is not None and not sys.is_finalizing():
-            self._leave()
+        if self._entered is not None or not self._used:  # most steps have been left
+            super().__del__()
+            if not sys.is_finalizing():
+                self._leave()

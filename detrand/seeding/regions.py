@@ -38,6 +38,15 @@ class OpSeedSource(Protocol):
     op_seeds: OpSeeds
 
 
+Assigned = dict[OpSeedSource, OpSeeds]  # as before the program set them
+
+
+def restore_op_seeds(assigned: Assigned) -> None:
+    """Give streams the op seeds that they had before the program set them."""
+    for stream, op_seeds in assigned.items():
+        stream.op_seeds = op_seeds
+
+
 class OpNode:
     """A random op's position in a program, and how far its numbers have been drawn."""
 
@@ -186,12 +195,14 @@ class Execution:
     _count = 0  # nodes so far
     _stray: OpNode | None = None
     _region: Region | None = None
+    _within: Pass | None = None
+    _part = 0
+    is_trace = False  # see `Kind`
 
     def __init__(self, region: Region | None, within: Pass | None = None, part: int = 0):
-        self.is_trace = within is not None and within.kind.is_trace
-        self.assigned: dict[OpSeedSource, OpSeeds] = {}  # as before the program set them
-        self._within = within
-        self._part = part
+        self.assigned: Assigned = {}
+        if within is not None:
+            self.is_trace, self._within, self._part = within.kind.is_trace, within, part
         if region is not None:
             self._bind(region)
 
@@ -204,10 +215,15 @@ class Execution:
         self._region = region
         self.number, self.is_repetition = region.executions, region.is_known
         region.executions += 1
-        for stream, op_seeds in region.assigned.items():
-            if stream.mode == "constant" and stream not in self.assigned:  # for the ops of a branch that comes later
-                self.assigned[stream], stream.op_seeds = stream.op_seeds, op_seeds
+        if region.assigned:
+            self._take_op_seeds_of(region)
         return region
+
+    def _take_op_seeds_of(self, region: Region) -> None:
+        """Start with the op seeds of the first execution, for the ops of a branch that comes later."""
+        for stream, op_seeds in region.assigned.items():
+            if stream.mode == "constant" and stream not in self.assigned:
+                self.assigned[stream], stream.op_seeds = stream.op_seeds, op_seeds
 
     def _known_region(self) -> Region | None:
         if self._region is None and self._within is not None:
@@ -348,10 +364,12 @@ class Execution:
                 self._within.noted_more()
 
     def close(self) -> None:
-        """End the execution, wherever it is."""
-        self.open = False
+        """End the execution, wherever it is; what a repetition assigned to an `operation_seed` is undone."""
         for thread in self._threads:
             thread.close()
+        if self.is_repetition and self.assigned:
+            restore_op_seeds(self.assigned)
+        self.open = False
 
     def _next_node(self) -> OpNode | None:
         entries = self._region.entries if self._region is not None else []

@@ -64,31 +64,32 @@ class RandomOp:
     own_seed: OwnSeed | None = field(default=None, compare=False)
 
 
+Drawn = tuple[str, tuple[int | None, ...] | None, str]  # the type of an op, its shape and its dtype
+
+
 @dataclass(slots=True, eq=False)
 class Record:
     """A `RandomOp` in the making: an op takes its op seed before it is known what it draws.
 
-    A record takes about 140 bytes, so 100,000 draws take 14 MB.
+    A record takes about 120 bytes, so 100,000 draws take 12 MB.
     """
 
     op_seed: int | None
     run: int
     site: Site
     phase: str
-    op_type: str = ""
-    shape: tuple[int | None, ...] | None = None
-    dtype: str = ""
+    drawn: Drawn = ("", None, "")
     own_seed: OwnSeed | None = None
 
     def describe(self, op_type: str, shape: tuple[int | None, ...] | None, dtype: str) -> None:
         """Complete the record with what the op drew."""
-        self.op_type, self.shape, self.dtype = op_type, _shared(shape), dtype
+        self.drawn = _shared(op_type, shape, dtype)
 
 
 @functools.lru_cache(maxsize=1024)
-def _shared(shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
-    """Return one tuple for equal shapes: records would take half as much memory again without it."""
-    return shape
+def _shared(*drawn: Any) -> Any:
+    """Return one tuple for equal ones: records would take twice the memory without it."""
+    return drawn
 
 
 class Stream:
@@ -181,7 +182,7 @@ class Stream:
     def random_ops(self) -> tuple[RandomOp, ...]:
         """The records of all ops so far, in order."""
         return tuple(
-            RandomOp(index, op.op_seed, op.run, op.op_type, op.shape, op.dtype, op.phase, str(op.site), op.own_seed)
+            RandomOp(index, op.op_seed, op.run, *op.drawn, op.phase, str(op.site), op.own_seed)
             for index, op in enumerate(self._records)
         )
 

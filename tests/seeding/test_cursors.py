@@ -12,7 +12,7 @@ from detrand.changes import Changes
 from detrand.errors import ScopeError, StepMismatchError
 from detrand.seeding import cursors, regions
 from detrand.seeding.callsite import Site
-from detrand.seeding.cursors import Cursor
+from detrand.seeding.cursors import Cursor, Step
 from detrand.seeding.streams import RandomOp, Stream
 
 
@@ -95,7 +95,7 @@ class TestCursor:
             cursor = cursors.enter(stream, changes)
             with cursor.drawing_from((7, None)):
                 taken(cursor, 1)
-            with cursor.step("train"), cursors.current().drawing_from((7, None)):
+            with Step(cursor.stream, "train"), cursors.current().drawing_from((7, None)):
                 taken(cursors.current(), 1)
             taken(cursor, 1)
         assert [op.own_seed for op in stream.random_ops] == [(7, None), (7, None), None]
@@ -111,12 +111,17 @@ class TestCursor:
         assert taken(cursor, 1) == [0]
 
 
-def draw_a(cursor):
+def asked(cursor):
+    """Ask for seeds as an adapter does, which is not a line of the program."""
     return cursor.next_seeds()[1]
+
+
+def draw_a(cursor):
+    return asked(cursor)
 
 
 def draw_b(cursor):
-    return cursor.next_seeds()[1]
+    return asked(cursor)
 
 
 class TestTraces:
@@ -226,13 +231,13 @@ class TestThreads:
 
     @pytest.mark.parametrize("error", [(None, None, None), (ValueError, ValueError(), None)], ids=["returns", "raises"])
     def test_a_step_governs_no_longer_once_it_is_left(self, error, cursor):
-        step = cursor.step("train")
+        step = Step(cursor.stream, "train")
         step.__enter__()
         step.__exit__(*error)
         assert cursors.current() is cursor
 
     def test_a_step_that_is_left_before_a_scope_inside_does_not_govern_after_it(self, cursor):
-        inner, step = Changes(), cursor.step("train")
+        inner, step = Changes(), Step(cursor.stream, "train")
         step.__enter__()
         governing = cursors.enter(Stream(5, "constant"), inner)
         step.__exit__(None, None, None)
@@ -322,14 +327,14 @@ class TestSteps:
     def test_steps_of_each_name_are_numbered(self, cursor):
         numbers = []
         for name in ("train", "train", "eval", "train"):
-            with cursor.step(name) as number:
+            with Step(cursor.stream, name) as number:
                 numbers.append(number)
         assert numbers == [0, 1, 0, 2]
 
     def test_later_steps_are_later_runs_of_the_same_op_nodes(self, cursor):
         runs = []
         for _ in range(3):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 runs += [drawn(cursor), drawn(cursor)]
         assert runs == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
         assert [(op.op_seed, op.run) for op in cursor.stream.random_ops] == runs
@@ -345,17 +350,17 @@ class TestSteps:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(cursors._cursors, "leave", interrupted)
-        with pytest.raises(KeyboardInterrupt) as interrupt, cursor.step("train"):
+        with pytest.raises(KeyboardInterrupt) as interrupt, Step(cursor.stream, "train"):
             pass
         assert cursors.current() is outer and interrupt.value  # which refers to the frames of the step
-        with cursor.step("train") as number:
+        with Step(cursor.stream, "train") as number:
             assert number == 1
 
     def test_an_op_outside_steps_has_no_op_node(self, cursor):
         cursor.next_seeds()
         assert cursor.node is None
         assert not cursor.in_region
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             assert cursor.in_region
             cursor.next_seeds()
             assert cursor.node is not None
@@ -363,7 +368,7 @@ class TestSteps:
 
     def test_initialization_is_not_part_of_a_step(self, cursor):
         for k in range(3):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 assert drawn(cursor)[1] == k
                 with cursor.initializing():
                     assert not cursor.in_region
@@ -375,7 +380,7 @@ class TestSteps:
 
         assert node(executes=True) is None
         for k in range(2):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 assert node(executes=False) is None
                 first = node(executes=True)
                 assert (first.op_seed, first.run) == (6, k)
@@ -387,7 +392,7 @@ class TestSteps:
 
     def test_an_op_node_keeps_its_counter(self, cursor):
         for k in range(2):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 cursor.next_seeds()
                 node = cursor.node
                 assert node.counter == 100 * k
@@ -396,20 +401,20 @@ class TestSteps:
 
     def test_traced_ops_take_op_seeds_in_order_and_are_no_op_nodes(self, cursor):
         for k in range(2):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 assert drawn(cursor) == (0, k)
                 if k == 0:
                     assert drawn(cursor, executes=lambda: False) == (1, 0)
                 assert drawn(cursor) == (2, k)
 
     def test_an_op_that_is_traced_in_a_later_step_is_refused(self, cursor):
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             pass
-        with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), cursor.step("train"):
+        with pytest.raises(StepMismatchError, match=r"^step 1 traces a random op at"), Step(cursor.stream, "train"):
             drawn(cursor, executes=lambda: False)
 
     def test_a_thread_draws_anew_only_in_the_step_that_started_it(self, cursor):
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             own = cursor.for_child_thread()
             drawn(own)
         with pytest.raises(StepMismatchError, match=r"^a thread or task that was started in step 0 draws"):
@@ -419,7 +424,7 @@ class TestSteps:
         def body():
             return cursor.for_child_thread(), drawn(cursor)
 
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             with cursor.control_flow(regions.LOOP) as run:
                 own, first = run(1, body)
             assert [first, drawn(own), drawn(own)] == [(0, 0), (1, 0), (2, 0)]
@@ -433,7 +438,7 @@ class TestSteps:
             with Changes() as changes:
                 cursors.enter(stream, changes)
                 for _ in range(50):
-                    with cursor.step(name):
+                    with Step(cursor.stream, name):
                         results.append([drawn(cursor) for _ in range(5)])
             return results
 
@@ -466,7 +471,7 @@ class TestControlFlow:
     def test_runs_go_on_from_step_to_step(self, cursor):
         runs = []
         for times in (2, 0, 3):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
         assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
 
@@ -482,7 +487,7 @@ class TestControlFlow:
     def test_control_flow_that_draws_nothing_need_not_come_again(self, cursor):
         runs = []
         for times in (1, 0, 1):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 for _ in range(times):
                     with cursor.control_flow(regions.LOOP) as run:
                         run(1, lambda: None)
@@ -492,27 +497,27 @@ class TestControlFlow:
     def test_two_loops_on_one_line_of_which_one_has_no_iteration(self, cursor):
         runs = []
         for first, second in ((1, 1), (0, 1), (1, 0), (0, 0)):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 for times in (first, second):
                     runs += self.loop(cursor, times, drawn)
         assert runs == [(0, 0), (1, 0), (1, 1), (0, 1)]
 
     def test_a_loop_that_is_called_from_another_line(self, cursor):
         runs = []
-        with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+        with Step(cursor.stream, "train"), cursor.control_flow(regions.LOOP) as run:
             runs.append(run(1, drawn, cursor))
         for times in (1, 0, 2):
-            with cursor.step("train"), cursor.control_flow(regions.LOOP) as run:
+            with Step(cursor.stream, "train"), cursor.control_flow(regions.LOOP) as run:
                 runs += [run(1, drawn, cursor) for _ in range(times)]
         assert runs == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
     def test_a_missing_loop_is_refused(self, cursor):
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             drawn(cursor)
             self.loop(cursor, 1, drawn)
             drawn(cursor)
         message = r"^step 1 ended without the tf.while_loop at \S+:\d+, in which step 0 drew\. A graph runs the same"
-        with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
+        with pytest.raises(StepMismatchError, match=message), Step(cursor.stream, "train"):
             drawn(cursor)
             drawn(cursor)
 

@@ -6,6 +6,7 @@ from detrand.changes import Changes
 from detrand.errors import StepMismatchError
 from detrand.seeding import cursors
 from detrand.seeding.callsite import Site
+from detrand.seeding.cursors import Step
 from detrand.seeding.regions import CONDITIONAL, LOOP, SWITCH, ControlFlow, Execution, OpNode, Region
 from detrand.seeding.streams import Stream
 from tests.seeding.test_cursors import Governing, drawn
@@ -53,21 +54,21 @@ class TestParts:
 
     def test_parts_that_come_last_in_the_graph_take_the_next_op_seeds(self, cursor):
         for index in range(3):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 assert self.branch(cursor, index) == (index, 0)
 
     def test_a_part_before_ops_that_are_known_is_refused(self, cursor):
-        with cursor.step("train"):
+        with Step(cursor.stream, "train"):
             self.branch(cursor, 0)
             drawn(cursor)
         message = r"^execution 0 of the branch 1 of the tf\.switch_case at .*, which the program's first pass did not"
-        with pytest.raises(StepMismatchError, match=message), cursor.step("train"):
+        with pytest.raises(StepMismatchError, match=message), Step(cursor.stream, "train"):
             self.branch(cursor, 1)
 
     @pytest.mark.parametrize("cursor", ["constant"], indirect=True)
     def test_in_constant_mode_every_part_is_accepted(self, cursor):
         for index in range(2):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 assert self.branch(cursor, index) == (0, 0)
                 drawn(cursor)
 
@@ -91,7 +92,7 @@ class TestParts:
 class TestThreads:
     def test_a_thread_that_draws_less_than_in_the_first_step_is_refused(self, cursor):
         def step(draws):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 own = cursor.for_child_thread()
                 for _ in range(draws):
                     drawn(own)
@@ -102,7 +103,7 @@ class TestThreads:
 
     def test_an_op_that_described_nothing_before_an_initializer_has_run(self, cursor):
         for run in range(2):
-            with cursor.step("train"):
+            with Step(cursor.stream, "train"):
                 cursor.next_seeds()  # as a dropout of rate 0 does, after which no op follows
                 assert cursor.node.run == run
                 with cursor.initializing():
