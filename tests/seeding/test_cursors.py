@@ -98,7 +98,8 @@ class TestCursor:
             with Step(cursor.stream, "train"), cursors.current().drawing_from((7, None)):
                 taken(cursors.current(), 1)
             taken(cursor, 1)
-        assert [op.own_seed for op in stream.random_ops] == [(7, None), (7, None), None]
+            cursor.next_seeds(own_seed=(5, 0))
+        assert [op.own_seed for op in stream.random_ops] == [(7, None), (7, None), None, (5, 0)]
 
     def test_a_draw_that_no_stream_decides_is_recorded_unless_only_shapes_are_inferred(self):
         cursor = Cursor(Stream(3, "num_random_ops"))
@@ -189,6 +190,14 @@ class TestTraces:
         with cursor.second_trace(trace):
             assert program() == (1, 2)
         assert draw_a(cursor) == 3
+
+    def test_a_trace_leaves_out_a_function_inside_that_keeps_its_own(self, cursor):
+        with cursor.first_trace() as trace:
+            with cursor.first_trace(comes_again=False):
+                draw_a(cursor)
+            draw_b(cursor)
+        with cursor.second_trace(trace):
+            assert (draw_a(cursor), draw_b(cursor)) == (2, 1)
 
     def test_a_function_inside_that_keeps_its_trace_takes_seeds_of_its_own(self, cursor):
         with cursor.first_trace() as trace:
@@ -474,6 +483,20 @@ class TestControlFlow:
             with Step(cursor.stream, "train"):
                 runs += [*self.loop(cursor, times, drawn), drawn(cursor)]
         assert runs == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
+
+    def test_a_loop_in_a_trace_is_no_part_of_the_step_around_it(self, cursor):
+        with Step(cursor.stream, "train"):
+            with cursor.first_trace():
+                self.loop(cursor, 1, drawn)
+            drawn(cursor)
+        with Step(cursor.stream, "train"):
+            assert drawn(cursor) == (1, 1)
+
+    def test_an_op_that_is_traced_anew_in_each_step_starts_at_run_0(self, cursor):
+        for _ in range(2):
+            with Step(cursor.stream, "train"), cursor.control_flow(regions.DATASET_FUNCTION) as run:
+                op_seeds = run(0, lambda: (cursor.next_seeds(lambda: False)[1], cursor.node))
+            assert op_seeds == (0, None)
 
     def test_an_exception_ends_the_loop(self, cursor):
         def fail(cursor):
