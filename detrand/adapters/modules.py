@@ -250,9 +250,8 @@ def _drawn(cursor: Cursor, op_type: str, draw: Draw, shape: Any, options: dict[s
 
 def _in_axes_of_tf1(cursor: Cursor, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
     """Return the shape to draw, and whether it is that of an image which has its channels last in TF1."""
-    in_tf1, drawn_shapes = (*shape[:1], *shape[2:], *shape[1:2]), cursor.stream.drawn_shapes
-    is_image = len(shape) > 2 and shape not in drawn_shapes and in_tf1 in drawn_shapes
-    return in_tf1 if is_image else shape, is_image
+    is_image = shape in cursor.stream.images
+    return (*shape[:1], *shape[2:], *shape[1:2]) if is_image else shape, is_image
 
 
 _DRAWS: dict[str, dict[str, Callable[..., Any]]] = {

@@ -107,8 +107,7 @@ class Stream:
       traces_anew: whether a ``tf.function`` that was traced elsewhere is traced again, to draw from this stream.
       keras_draws_float32: whether layers of Keras draw in float32 and cast, whatever their dtype: a layer in mixed
         precision then draws what the float32 op of a TF1 program draws.
-      drawn_shapes: the shapes that the TF1 program draws, as far as they are known: a port that has the axes of images
-        in another order draws in TF1's.
+      images: the shapes, with channels first, of which numbers are drawn with channels last, as a TF1 program does.
       torch_initializes: whether PyTorch fills tensors with its own numbers, because a port is made, which gets TF1's
         initial values; its own draws are faster by far.
       on_record: called with each new record, for a backend that keeps programs in which ops draw.
@@ -125,7 +124,7 @@ class Stream:
         self.traces_anew = False
         self.keras_draws_float32 = False
         self.torch_initializes = False
-        self.drawn_shapes: tuple[tuple[int | None, ...], ...] = ()
+        self.images: frozenset[tuple[int | None, ...]] = frozenset()
         self.on_record: Callable[[], None] | None = None
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw

@@ -39,7 +39,14 @@ from detrand.validation.migration import Migration
 from detrand.validation.precision import variable_dtype
 from detrand.validation.probe import Weakness, probed, weaknesses
 from detrand.validation.programs.outcome import Outcome, RunConfig
-from detrand.validation.programs.port import BuiltPort, FreshPort, built_port, fresh_port, run_port
+from detrand.validation.programs.port import (
+    BuiltPort,
+    FreshPort,
+    are_nearly_equal,
+    built_port,
+    fresh_port,
+    run_port,
+)
 from detrand.validation.reference import DISTINCT_TRAINING, DISTINCT_WEIGHTS, INFERENCE, TRAINING, Reference
 from detrand.validation.results import Audit, Found
 from detrand.validation.training.loss import LossInput
@@ -296,13 +303,30 @@ class Runner:
             built = self._built.get(config.training) or BuiltPort(self.migration, config, self.tf1.shapes())
             given = self.op_seeds_of_loops() if config.training and config.mode == "constant" else ()
             ops = self.tf1.outcome(TRAINING if config.training else INFERENCE).random_ops
-            shapes = tuple(dict.fromkeys(op.shape for op in ops if op.shape is not None))
-            outcome = built.run(replace(config, op_seeds=given, drawn_shapes=shapes), tf1)
+            run = functools.partial(built.run, tf1=tf1)
+            outcome = self._run(run, replace(config, op_seeds=given), ops, lambda: tf1 or self.tf1.outcome(config))
             next_op_seed = max((op.op_seed + 1 for op in ops if op.op_seed is not None), default=0)
             self._ports[config] = replace(outcome, config=replace(outcome.config, next_op_seed=next_op_seed))
             if self.migration.strategy is None:  # replicas have variables of their own
                 self._built[config.training] = built
         return self._ports[config]
+
+    @staticmethod
+    def _run(
+        run: Callable[[RunConfig], Outcome], config: RunConfig, ops: Iterable[RandomOp], tf1: Callable[[], Outcome]
+    ) -> Outcome:
+        """Run the port, with numbers for images in the order in which TF1 draws them.
+
+        Where an image has as many channels as rows and columns, the outputs show the order.
+        """
+        shapes = {op.shape for op in ops if op.shape is not None and len(op.shape) > 2}
+        of_images = {(shape[0], shape[-1], *shape[1:-1]) for shape in shapes}
+        images, unclear = frozenset(of_images - shapes), of_images & shapes
+        outcome = run(replace(config, images=images))
+        if unclear.isdisjoint(op.shape for op in outcome.random_ops) or are_nearly_equal(outcome, tf1()):
+            return outcome
+        other = run(replace(config, images=images | unclear))
+        return other if are_nearly_equal(other, tf1()) else outcome
 
     def op_seeds_of_loops(self) -> tuple[int, ...]:
         """Return the op seeds of the port's random ops in training where some draw what one op in a loop of TF1 draws.

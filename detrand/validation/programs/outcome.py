@@ -43,7 +43,7 @@ class RunConfig:
         config has them.
       op_seeds: the op seeds of the port's random ops, in the order in which the port runs them: those of their
         counterparts in TF1.
-      drawn_shapes: the shapes that TF1's random ops draw, for a port that has the axes of images in another order.
+      images: the shapes of images, with channels first, of which TF1 draws numbers with channels last.
       next_op_seed: the op seed that TF1's first random op after the model takes, such as one of the loss.
     """
 
@@ -53,7 +53,7 @@ class RunConfig:
     constant: float | None = None
     scales: tuple[Scale, ...] = ()
     op_seeds: tuple[int, ...] = ()
-    drawn_shapes: tuple[tuple[int | None, ...], ...] = field(default=(), compare=False)
+    images: frozenset[tuple[int | None, ...]] = field(default=frozenset(), compare=False)
     next_op_seed: int = field(default=0, compare=False)
 
 

@@ -72,7 +72,7 @@ from detrand.variables.sources import (
 from detrand.variables.tf1_view import Shapes, TF1View
 from detrand.variables.torch_modules import is_torch_module
 
-_NEARLY = 1e-3  # relative: how close outputs are if random ops in order are each other's counterparts
+_NEARLY = 1e-3  # relative: how close outputs are if random ops are each other's counterparts
 
 
 def run_port(migration: Migration, config: RunConfig, tf1_shapes: Shapes, tf1: Outcome | None = None) -> Outcome:
@@ -130,7 +130,7 @@ class BuiltPort:
         if not port.framework.no_graph:
             return self._run_with_positions(config, tf1, random_ops, *port.positions(config, random_ops))
         outcome = self._run_with_positions(config, tf1, random_ops)
-        if compare(outcome.outputs, tf1.outputs, _NEARLY, atol=0.0, equal_nan=True, check_dtype=False):
+        if are_nearly_equal(outcome, tf1):
             return outcome  # a trace takes as long as several calls
         positions, unused = port.positions_in_trace(config, random_ops, tf1.initial)
         return self._run_with_positions(config, tf1, random_ops, positions, unused) if positions else outcome
@@ -172,6 +172,11 @@ class BuiltPort:
             with port.framework.sample_variances() as variances:
                 called = port.call(config.training)
             return port.outcome(config, *called, tool, before, variances)
+
+
+def are_nearly_equal(port: Outcome, tf1: Outcome) -> bool:
+    """Return whether a port's outputs are so close to TF1's that its random ops are each other's counterparts."""
+    return bool(compare(port.outputs, tf1.outputs, _NEARLY, atol=0.0, equal_nan=True, check_dtype=False))
 
 
 def built_port(
@@ -305,7 +310,7 @@ def port_scope(migration: Migration, config: RunConfig) -> Iterator[Deterministi
         tool.operation_seed = config.next_op_seed
     if migration.dtype_policy is not None:
         stream_of(tool).keras_draws_float32 = True
-    stream_of(tool).drawn_shapes = config.drawn_shapes
+    stream_of(tool).images = config.images
     stream_of(tool).traces_anew = True  # a port is called in several scopes
     own_step = tensorflow.own_global_step()
     with dtype_policy(migration.dtype_policy), own_step, numpy_seeded(migration.numpy_seed), tool.scope():

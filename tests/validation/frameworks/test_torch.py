@@ -73,6 +73,45 @@ class FlattenedAsInTorch(Images):
         return hidden.flatten(1)
 
 
+def cubes(x, training):
+    hidden = v1.layers.dropout(v1.layers.conv2d(x, 6, 3, name="conv"), 0.2, training=training)
+    return v1.layers.dense(tf.reduce_max(hidden, [1, 2]), 4, name="logits")
+
+
+class Cubes(nn.Module):
+    """It drops from images of as many channels as rows and columns."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.logits = nn.Conv2d(3, 6, 3), nn.Linear(6, 4)
+        as_in_tf1(self.conv, self.logits)
+
+    def forward(self, x):
+        hidden = functional.dropout(self.conv(x.permute(0, 3, 1, 2)), 0.2, self.training)
+        return self.logits(hidden.amax((2, 3)))
+
+
+def scores(x, training):
+    heads = tf.reshape(v1.layers.dense(x, 12, name="heads"), [5, 3, 3, 4])
+    heads = tf.transpose(heads, [0, 2, 1, 3])
+    shares = v1.layers.dropout(tf.nn.softmax(tf.matmul(heads, heads, transpose_b=True)), 0.2, training=training)
+    return tf.reduce_sum(tf.matmul(shares, heads), [1, 2])
+
+
+class Scores(nn.Module):
+    """It drops from the scores of as many heads as words."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.Linear(7, 12)
+        as_in_tf1(self.heads)
+
+    def forward(self, x):
+        heads = self.heads(x).unflatten(-1, (3, 4)).transpose(1, 2)
+        shares = functional.dropout(torch.softmax(heads @ heads.mT, -1), 0.2, self.training)
+        return (shares @ heads).sum((1, 2))
+
+
 def features(x, training):
     hidden = v1.layers.dense(x, 5, name="hidden")
     hidden = v1.layers.batch_normalization(hidden, training=training, name="norm")
@@ -211,6 +250,8 @@ SOUND = {
             "hidden/kernel": dense_to_torch("hidden.weight", flattened=(4, 4, 6)),
         },
     ),
+    "as many channels as rows": lambda: replace(trained(momentum), tf1=cubes, port=Cubes),
+    "as many heads as words": lambda: Migration(tf1=scores, port=Scores, inputs=numbers(5, 3, 7)),
     "method": lambda: of_images(lambda: Images().forward),
     "trained": lambda: trained(momentum),
 }
