@@ -93,8 +93,16 @@ _BETAS = ("beta_1", "beta_2")
 
 
 def hyperparameters_of_torch_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return the hyperparameters of an optimizer of ``torch.optim`` by their names in Keras."""
-    given = {_NAMES_IN_TORCH.get(name, name): value for name, value in optimizer.defaults.items()}
+    """Return the hyperparameters of an optimizer of ``torch.optim`` by their names in Keras.
+
+    One that differs between groups of parameters is a tuple of its values; a weight decay, of those that are not 0.
+    """
+    given: dict[str, Any] = {}
+    for name in optimizer.defaults:
+        values = [group[name] for group in optimizer.param_groups]
+        values = [each for each in values if each or name != "weight_decay"] or values
+        is_one = all(each == values[0] for each in values)
+        given[_NAMES_IN_TORCH.get(name, name)] = values[0] if is_one else tuple(values)
     return given | dict(zip(_BETAS, given.pop("betas", ()), strict=False))
 
 

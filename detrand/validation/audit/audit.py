@@ -20,11 +20,13 @@ from detrand.validation.audit.hyperparameters import (
     FORGET_BIAS,
     INITIALIZER,
     MOMENTUM,
-    OPTIMIZER,
     RATE,
     REGULARIZER,
+    SQUARES,
+    WEIGHT_DECAY,
     Hyperparameters,
     PortHyperparameters,
+    factors_of,
     hyperparameters_of_optimizer,
     is_own,
     layer_of,
@@ -84,10 +86,12 @@ def audit(
             of_port |= read("the optimizer of the port", lambda: hyperparameters_of_optimizer(optimizer))
             notes += [f"what {type(optimizer).__name__} adds to its base class"] if is_own(optimizer) else []
     for (name, what), decay in list(of_tf1.items()):
-        if what == DECAY and (
-            of_port.get((name, REGULARIZER)) or of_port.get((OPTIMIZER, "weight_decay"), 0.0) is None
-        ):
+        if what == DECAY and (of_port.get((name, REGULARIZER)) or of_port.get(WEIGHT_DECAY, 0.0) is None):
             of_tf1[name, REGULARIZER] = with_decay(of_tf1.get((name, REGULARIZER)), decay)
+    in_loss = {of_tf1[key] for key in of_tf1 if key[1] == REGULARIZER and not of_port.get(key)} - {None}
+    if in_loss and of_port.get(WEIGHT_DECAY):  # which adds to gradients what TF1's loss adds to them
+        factors = [factors_of(each).get(SQUARES, 0.0) for each in in_loss]
+        of_tf1[WEIGHT_DECAY] = 2 * factors[0] if len(factors) == 1 else of_port[WEIGHT_DECAY]
     return Audit(_compare(of_tf1, of_port), tuple(dict.fromkeys(notes)))
 
 

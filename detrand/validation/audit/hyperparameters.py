@@ -47,6 +47,7 @@ INITIAL_RMS, BATCH_AXIS = "initial rms", "axis of the batch"
 INITIALIZER, REGULARIZER, ACTIVATION = "initializer", "regularizer", "activation"
 DECAY = "decay in gradients"  # of TF1, as a regularizer
 DROPOUT, OPTIMIZER = "dropout", "optimizer"  # owners
+WEIGHT_DECAY = (OPTIMIZER, "weight_decay")
 
 _ACTIVATIONS = (
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Tanh", "Sigmoid", "Softplus", "Softsign", "Softmax"),

@@ -26,10 +26,11 @@ from detrand.arguments import and_more
 from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
-from detrand.validation.checks.penalties import decays_as_losses
+from detrand.validation.checks.penalties import decays_as_losses, without_penalties
 from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes_of_training import cause_of_updates, known_updates, of_clipping, of_rates
+from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, OwnForm, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.clipping import NOT_CLIPPED, AppliedStep, Clipping, clipping_of, factor_of
@@ -49,6 +50,7 @@ from detrand.validation.training.probe import (
     needed_changes,
     rates_that_differ,
     steps_that_differ,
+    without_decay,
 )
 from detrand.validation.training.schedules import changed_to_tf1
 from detrand.validation.training.steps import FACTOR, Training, train_step_of
@@ -123,8 +125,11 @@ class _Compared:
 
 
 def _compared(runner: Runner, trained: Training, tf1: ProbeOfTF1, sliced: Collection[str]) -> _Compared:
-    migration, beyond = runner.migration, None
-    rates, rates_differ = rates_that_differ(migration, tf1)
+    rates, rates_differ = rates_that_differ(runner.migration, tf1)
+    migration, beyond = without_decay(runner.migration) if trained.without_penalties else runner.migration, None
+    if migration is None:
+        not_probed = "updates not probed: the port's optimizer decays weights, and has no argument weight_decay"
+        return _Compared(rates, rates_differ, not_probed=not_probed)
     if migration.dtype_policy is not None or migration.strategy is not None:
         return _Compared(rates, rates_differ)
     if tf1.not_probed:
@@ -132,7 +137,8 @@ def _compared(runner: Runner, trained: Training, tf1: ProbeOfTF1, sliced: Collec
     try:
         counterparts = _counterparts(runner, make_port_optimizer(migration), sliced)
         training, updates_differ = steps_that_differ(migration, tf1, counterparts)
-        if updates_differ and depends_on_model(migration, trained, counterparts):
+        initial = runner.tf1.outcome(TRAINING).initial
+        if updates_differ and depends_on_model(runner.migration, trained, initial, counterparts):
             return _Compared(rates, rates_differ, not_probed=f"updates not probed: {_OF_MODEL}")
     except Exception as error:  # an optimizer may be made for the model's variables only
         not_probed = f"optimizers not probed: {describe_error(error.__cause__ or error)}"
@@ -209,7 +215,11 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
 def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: bool) -> Needed:
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
     audited.pop(RATE, None)
-    tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(runner.migration)
+    in_loss = without_penalties(runner) is not None
+    migration = without_decay(runner.migration) if in_loss else runner.migration
+    if migration is None or (in_loss and "kind" in audited):  # such as AdamW, whose decay does what no penalty does
+        return Needed()
+    tf1, optimizer = _probe_of_tf1(runner), make_port_optimizer(migration)
     if tf1 is None or tf1.not_probed:
         return Needed()
     changes: dict[str, Any] = {}
@@ -225,10 +235,10 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     if rates_differ and not is_tf1_optimizer(optimizer):
         changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
     counterparts = _counterparts(runner, optimizer, sliced)
-    needed = needed_changes(runner.migration, tf1, counterparts, changes)
+    needed = needed_changes(migration, tf1, counterparts, changes)
     if not needed and who_corrects:
         changes.pop(EPSILON_OF_ADAM, None)
-        needed = needed_changes(runner.migration, tf1, counterparts, {**changes, BIAS_OF_ADAM: True})
+        needed = needed_changes(migration, tf1, counterparts, {**changes, BIAS_OF_ADAM: True})
     causes = {} if in_gradients is None else {APPLIED: in_gradients}
     if whose:
         title, own_form = f"{whose}'s {EPSILON_OF_ADAM}", (OwnForm.EPSILON_OF_ADAM, "")

@@ -1,8 +1,10 @@
 """Penalties of weights, such as weight decay: what differs, and where each program has its own.
 
-TF1's update may add a decay to gradients that the port adds to its loss. `with_decays` returns a training of TF1 in
-which both count as losses. `findings_of_regularizers` reports the regularizers that differ, and
-`findings_of_penalties_in_loss` the penalties that the port's loss computes by itself.
+TF1's update may add a decay to gradients that the port adds to its loss, or the other way round. `with_decays` returns
+a training of TF1 in which both count as losses, `without_penalties` one in which neither does.
+
+`findings_of_regularizers` reports the regularizers that differ, and `findings_of_penalties_in_loss` the penalties that
+the port's loss computes by itself.
 """
 
 from __future__ import annotations
@@ -11,20 +13,28 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from detrand._patching.keras import is_instance_of_loaded
 from detrand.arguments import and_more
 from detrand.errors import passing_over
-from detrand.validation.audit.hyperparameters import AMOUNTS, REGULARIZER, SQUARES, factors_of
+from detrand.validation.audit.hyperparameters import (
+    AMOUNTS,
+    REGULARIZER,
+    SQUARES,
+    WEIGHT_DECAY,
+    factors_of,
+    hyperparameters_of_optimizer,
+)
 from detrand.validation.diagnosis.causes import is_close
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner
 from detrand.validation.training.compare import splits_differently
 from detrand.validation.training.penalties import Penalties, loss_of_penalty, with_penalties
-from detrand.validation.training.port import port_loss_of
+from detrand.validation.training.port import make_port_optimizer, port_loss_of
 from detrand.validation.training.steps import Training
 from detrand.variables.sources import named_variables
 
@@ -33,6 +43,21 @@ def with_decays(runner: Runner) -> Training:
     """Return TF1's training with the decay that its update adds to gradients as a loss, as the audit counts it."""
     tf1 = runner.tf1.training(runner.port(TRAINING).config.mode)
     return with_penalties(tf1, runner.tf1.outcome(TRAINING).initial, decays_as_losses(runner))
+
+
+def without_penalties(runner: Runner) -> Training | None:
+    """Return TF1's training without the penalties of its loss; None if it has none, or the port's optimizer no decay.
+
+    A port's optimizer may add to gradients what TF1's loss adds to them, as the ``weight_decay`` of PyTorch does.
+    """
+    tf1, initial = runner.tf1.training(runner.port(TRAINING).config.mode), runner.tf1.outcome(TRAINING).initial
+    penalties = {name: (of_loss, "none") for name, of_loss in tf1.regularizers.items() if of_loss != "none"}
+    with passing_over():  # a factory may raise, which the check reports
+        of_optimizer = hyperparameters_of_optimizer(make_port_optimizer(runner.migration))
+        if penalties and of_optimizer.get(WEIGHT_DECAY, math.nan) is not None:
+            changed, not_exposed = with_penalties(tf1, initial, penalties), (*tf1.not_exposed, "regularization_loss")
+            return replace(changed, decays=tf1.decays, not_exposed=not_exposed, without_penalties=True)
+    return None
 
 
 def decays_as_losses(runner: Runner) -> Penalties:

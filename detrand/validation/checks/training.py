@@ -26,6 +26,7 @@ from detrand.validation.checks.penalties import (
     findings_of_regularizers,
     only_split_differently,
     with_decays,
+    without_penalties,
 )
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
@@ -51,7 +52,7 @@ from detrand.validation.training.compare import (
 )
 from detrand.validation.training.penalties import with_penalties, without_variables
 from detrand.validation.training.port import TrainedConstantsError, lines_of_optimizer, port_loss_of, train_port
-from detrand.validation.training.probe import RATE
+from detrand.validation.training.probe import RATE, without_decay
 from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
 
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
@@ -172,6 +173,12 @@ def _train(runner: Runner, config: RunConfig, *, compiled: bool) -> tuple[_Train
         unguided = train(tf1, guided=False)
         if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
             return unguided, unguided
+    if (in_neither := without_penalties(runner)) is not None:
+        of_decay = train(in_neither, guided=False)
+        if of_decay.comparison.steps[0]["loss"]:
+            unguided = of_decay
+            if unguided.comparison and updates_agree(migration, unguided.port, unguided.tf1):
+                return unguided, unguided
     guided = train(unguided.tf1, guided=True)
     counted = unguided if unguided.comparison and guided.comparison else guided
     return unguided, counted
@@ -226,13 +233,16 @@ def _summaries(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained
     last, _ = list(executions.values())[-1]
     summaries = _each_once({how: _in_one_line(*trained) for how, trained in executions.items()})
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
+    left_out -= {_ADDED} if last.tf1.without_penalties else set()
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
     if own := [name for name in last.tf1.of_loss if name not in last.port.variables_after(0)]:
         summaries.append(f"not compared: {and_more(own, 3)}, which only TF1's loss has")
     if len(executions) == 1 and not runner.framework.no_graph:
         summaries.append("not trained in a tf.function, where several ops cannot draw what one op draws in a loop")
-    if last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:
+    if last.tf1.without_penalties:
+        summaries.append("compared without the penalties of TF1's loss, for which the port's optimizer decays weights")
+    elif last.tf1.steps[0]["loss"] != runner.tf1.training(config.mode).steps[0]["loss"]:
         summaries.append("TF1 adds weight decay to gradients, which is compared as a loss with these gradients")
     averages = last.tf1.steps[0].get("moving_averages", ())
     if last.port.replicas > 1 and not tf1.whole_batch and not set(averages).issubset(last.port.averaged):
@@ -287,12 +297,38 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     parts = {name: causes for each in reversed(by_execution) for name, causes in each.items()}
     if "outputs" in parts and _trains_variables_of_its_own(runner, differing):
         del parts["outputs"]
+    if (cause := _decay_of_others(runner, next(iter(differing.values())))) is not None:
+        parts |= dict.fromkeys(UPDATED.intersection(parts), (cause,))
     titles = [*(each.title for each in of_penalties), *(cause.title for of in parts.values() for cause in of)]
     findings = tuple(_Explanation(runner, tuple(differing.values()), parts).findings())
     named = [each.title for each in findings]
     if named and OPTIMIZER_DIFFERS not in named:  # what the updates alone do not show
         titles = [each for title in titles for each in (named if title == OPTIMIZER_DIFFERS else [title])]
     return tuple(dict.fromkeys(titles)), tuple(of_penalties) + findings
+
+
+def _decay_of_others(runner: Runner, trained: _Trained) -> Cause | None:
+    """Return that the port's optimizer decays variables that TF1's loss does not penalize, if nothing else differs."""
+
+    def updated_differently(comparison: StepsComparison) -> list[str]:
+        of_steps = [by_name["updates"] for by_name in comparison.steps.values() if "updates" in by_name]
+        return list(dict.fromkeys(_variable(leaf.path) for each in of_steps for leaf in each.leaves if not leaf.ok))
+
+    penalized = {name for name, of_loss in trained.tf1.regularizers.items() if of_loss != "none"}
+    names = updated_differently(trained.comparison) if trained.tf1.without_penalties else []
+    if not names or not penalized.isdisjoint(names):
+        return None
+    migration, initial = without_decay(runner.migration), runner.tf1.outcome(TRAINING).initial
+    if migration is None:
+        return None
+    config, batches = runner.port(TRAINING).config, runner.tf1.batches
+    port = train_port(migration, batches, config, trained.tf1, initial, compiled=False, guided=True)
+    of_no_decay, _ = compare_trainings(migration, port, trained.tf1, guided=True)
+    if not penalized.issuperset(updated_differently(of_no_decay)):
+        return None
+    which, confirmed = and_more(names, 4), "without the decay in the port's optimizer, the updates of these agree"
+    remedy = f"leave {which} out of the weight decay of the port's optimizer"
+    return Cause(f"weight decay differs: only the port decays {which}", confirmed, remedy=remedy)
 
 
 def _as_one_loss(trained: _Trained) -> tuple[Training, Training, StepsComparison]:

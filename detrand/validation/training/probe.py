@@ -23,6 +23,7 @@ from detrand._patching.optimizers import (
     before_each_step_in_torch,
     epsilon_as_in_tf1,
     epsilon_in_root,
+    has_hyperparameter,
     is_tf1_optimizer,
     is_torch_optimizer,
     learning_rate_of,
@@ -33,6 +34,7 @@ from detrand.arguments import takes_one_argument
 from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.errors import MigrationError, passing_over
 from detrand.packages import keras, tf
+from detrand.validation.audit.hyperparameters import WEIGHT_DECAY
 from detrand.validation.frameworks import flax, torch
 from detrand.validation.migration import Migration, TrainStep
 from detrand.validation.programs.outcome import RunConfig
@@ -190,11 +192,14 @@ def steps_that_differ(
     return port, [step for step, by_name in comparison.steps.items() if not by_name.get("updates", True)]
 
 
-def depends_on_model(migration: Migration, tf1: Training, counterparts: Mapping[str, InPort]) -> bool:
+def depends_on_model(
+    migration: Migration, tf1: Training, initial: Mapping[str, np.ndarray], counterparts: Mapping[str, InPort]
+) -> bool:
     """Return whether the port's optimizer updates variables of the model differently from others of the same names.
 
-    An optimizer may look variables up in the model. TF1's training of the model must agree with the port's. The result
-    is False, too, if the model is large or gradients come in slices, because the probe cannot repeat such a training.
+    An optimizer may look variables up in the model. TF1's training of the model, which begins with these initial
+    values, must agree with the port's. The result is False, too, if the model is large or gradients come in slices,
+    because the probe cannot repeat such a training.
     """
     weights = tf1.steps[0]["weights"]
     trained = [name for name, gradient in tf1.steps[0]["gradients"].items() if gradient is not None]
@@ -206,9 +211,9 @@ def depends_on_model(migration: Migration, tf1: Training, counterparts: Mapping[
     guide = Training(tuple(steps), ())
     in_port = {name: counterparts.get(name, InPort(name)) for name in trained}
     probe = _probe_of(migration, shapes, (), {}, in_port)
-    initial = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     batches = probe.training_batches()[: len(steps)]
-    port = train_port(probe, batches, _CONFIG, guide, initial, compiled=False, guided=True)
+    values = {name: initial[name] for name in trained}
+    port = train_port(probe, batches, _CONFIG, guide, values, compiled=False, guided=True)
     comparison, _ = compare_trainings(probe, port, guide, guided=True)
     return any(not by_name.get("updates", True) for by_name in comparison.steps.values())
 
@@ -287,6 +292,18 @@ def _with_optimizer(train: TrainStep, change: Callable[[Any], Any]) -> TrainStep
         return change(OptaxOptimizer(optimizer) if is_optax(optimizer) else optimizer)
 
     return replace(train, port_optimizer=changed)
+
+
+def without_decay(migration: Migration) -> Migration | None:
+    """Return a migration whose port's optimizer decays no weights; None if it has no argument for the decay."""
+    if not has_hyperparameter(make_port_optimizer(migration), WEIGHT_DECAY[1]):
+        return None
+
+    def change(optimizer: Any) -> Any:
+        set_hyperparameter(optimizer, WEIGHT_DECAY[1], 0.0)
+        return optimizer
+
+    return replace(migration, train=_with_optimizer(train_step_of(migration), change))
 
 
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:

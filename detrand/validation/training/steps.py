@@ -66,6 +66,8 @@ class Training:
         arguments, and may clip in code.
       regularizers: what TF1's total loss adds for a variable, by name, ``"none"`` if it adds nothing.
       decays: the weight decay that TF1's update adds to gradients, by variable, as a regularizer of the same effect.
+      without_penalties: whether the losses and gradients of TF1 are those without its penalties of weights, because a
+        port's optimizer may decay the weights.
       lines_of_penalties: the lines that penalize variables in TF1's total loss, or else decay them in its update, by
         name.
       uncontrolled: the random ops that no scope could control.
@@ -87,6 +89,7 @@ class Training:
     clipping: str | None = ""
     regularizers: Mapping[str, str] = field(default_factory=dict)
     decays: Mapping[str, str] = field(default_factory=dict)
+    without_penalties: bool = False
     lines_of_penalties: Mapping[str, str] = field(default_factory=dict)
     uncontrolled: tuple[RandomOp, ...] = ()
     of_loss: tuple[str, ...] = ()

@@ -659,3 +659,38 @@ def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds()
     report = validate(migration, checks=["variables-match", "initializers-match"])
     assert named(report, "variables-match").ok
     assert named(report, "initializers-match").compared
+
+
+def scores(x, training):
+    return v1.layers.dense(x, 3, name="scores", bias_initializer=v1.constant_initializer(0.2))
+
+
+class Scores(nnx.Module):
+    def __init__(self, rngs):
+        self.scores = nnx.Linear(5, 3, kernel_init=GLOROT, bias_init=nnx.initializers.constant(0.2), rngs=rngs)
+
+    def __call__(self, x):
+        return self.scores(x)
+
+
+def penalized(labels, outputs):
+    (kernel,) = (each for each in v1.trainable_variables() if "kernel" in each.name)
+    return cross_entropy(labels, outputs) + 0.04 * tf.nn.l2_loss(kernel)
+
+
+@pytest.mark.parametrize(
+    ("decays", "titles"),
+    [
+        (lambda parameters: jax.tree.map(lambda each: each.ndim > 1, parameters), []),
+        (None, ["weight decay differs: only the port decays scores/bias"]),
+    ],
+    ids=["kernel", "all"],
+)
+def test_weights_that_tf1_penalizes_may_decay_in_the_optimizer(decays, titles):
+    base = Migration(tf1=scores, port=lambda: Scores(nnx.Rngs(0)), inputs=numbers(5, 5), expect=["initializers-match"])
+    migration = trained(
+        base,
+        tf1_loss=penalized,
+        port_optimizer=lambda: optax.chain(optax.add_decayed_weights(0.04, decays), momentum()),
+    )
+    assert [finding.title for finding in validate(migration).findings] == titles
