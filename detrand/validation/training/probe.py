@@ -60,6 +60,7 @@ EPSILON_OF_RMSPROP = "PyTorch's RMSprop adds epsilon to the root of the average,
 BIAS_OF_ADAM = "Adam corrects the bias of its moments, TF1's optimizer uses them as they are"
 # Of a learning rate, and of the greatest one of all steps: a power of the step is rounded, and so is 1 minus a share.
 _RTOL, _OF_GREATEST = 1e-4, 1e-6
+_OF_STEP = 4 * 2.0**-24  # how far rounding to float32 moves a step, relative to it
 _OF_JUMP = 0.1  # of a learning rate, and of a jump, how much it may change in the steps around
 
 
@@ -339,25 +340,29 @@ def _schedule_for(optimizer: Any, rates: Sequence[float]) -> Any:
 def rates_that_differ(migration: Migration, tf1: ProbeOfTF1) -> tuple[dict[int, float], list[int]]:
     """Return the port's learning rates by step, and the steps at which they differ from TF1's.
 
-    An optimizer of PyTorch has no counter that can be set, so it makes the first steps, with gradients of zeros.
+    An optimizer of PyTorch has no counter that can be set, so it makes the first steps, with gradients of zeros. A step
+    is rounded, too: a steep schedule, such as one in cycles, may differ by what a few ULPs of the step change.
     """
     with port_scope(migration, _CONFIG):
         optimizer, port = make_port_optimizer(migration), dict[int, float]()
         is_of_torch, counter = is_torch_optimizer(optimizer), counter_of(optimizer)
-        steps = range(_STEPS_IN_TORCH) if is_of_torch else tf1.rates
+        around = sorted({step + more for step in tf1.rates for more in (-1, 0, 1) if step + more >= 0})
+        steps = range(_STEPS_IN_TORCH + 1) if is_of_torch else around
         for step in steps if learning_rate_of(optimizer) is not None and tf1.rates else ():
             if not is_of_torch:
                 counter.assign(step)
-            if step in tf1.rates:
-                port[step] = float(as_array(learning_rate_of(optimizer)))
+            port[step] = float(as_array(learning_rate_of(optimizer)))
             if is_of_torch:
                 torch.step_with_zeros(optimizer)
     greatest = max(map(abs, tf1.rates.values()), default=0.0)
-    return port, [
-        step
-        for step, rate in port.items()
-        if not np.isclose(rate, tf1.rates[step], _RTOL, _OF_GREATEST * greatest, equal_nan=True)
-    ]
+
+    def agrees(step: int) -> bool:
+        slope = max(abs(port[step] - port.get(step + more, port[step])) for more in (-1, 1))
+        atol = _OF_GREATEST * greatest + (_OF_STEP * step * slope if np.isfinite(slope) else 0.0)
+        return bool(np.isclose(port[step], tf1.rates[step], _RTOL, atol, equal_nan=True))
+
+    read = {step: rate for step, rate in port.items() if step in tf1.rates}
+    return read, [step for step in read if not agrees(step)]
 
 
 def _chosen(ranks: Mapping[str, int]) -> list[str]:

@@ -690,6 +690,7 @@ def test_weights_that_tf1_penalizes_may_decay_in_the_optimizer(decays, titles):
     base = Migration(tf1=scores, port=lambda: Scores(nnx.Rngs(0)), inputs=numbers(5, 5), expect=["initializers-match"])
     migration = trained(
         base,
+        labels=LABELS % 3,
         tf1_loss=penalized,
         port_optimizer=lambda: optax.chain(optax.add_decayed_weights(0.04, decays), momentum()),
     )

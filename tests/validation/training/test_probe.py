@@ -639,6 +639,23 @@ def test_a_rate_that_a_function_returns_is_not_replaced():
     assert check.ok and "the optimizers agree" in check.summary
 
 
+@pytest.mark.parametrize(("height", "ok"), [(0.09, True), (0.0901, False)])
+def test_a_rate_in_cycles_may_differ_by_the_rounding_of_the_step(height, ok):
+    def cycles(step):
+        step = tf.cast(step, tf.float32)
+        return 0.01 + 0.09 * (1 - tf.abs(step / 3 - 2 * tf.floor(1 + step / 6) + 1))
+
+    class Cycles(schedules.LearningRateSchedule):
+        def __call__(self, step):
+            in_cycle = keras.ops.mod(keras.ops.cast(step, "float32"), 6.0)
+            return 0.01 + height * (1 - keras.ops.abs(in_cycle / 3 - 1))
+
+        def get_config(self):
+            return {}
+
+    assert checked(scheduled(cycles), lambda: keras.optimizers.SGD(Cycles())).ok == ok
+
+
 @pytest.mark.slow_except("rate1-AsInTF1")
 @pytest.mark.parametrize("kind", [v1.train.MomentumOptimizer, AsInTF1])
 @pytest.mark.parametrize("rate", [FAR, NEAR])
