@@ -124,7 +124,7 @@ class Stream:
         self.traces_anew = False
         self.keras_draws_float32 = False
         self.torch_initializes = False
-        self.images: frozenset[tuple[int | None, ...]] = frozenset()
+        self.images: tuple[tuple[int | None, ...], ...] = ()
         self.on_record: Callable[[], None] | None = None
         self.number = next(_numbers)
         self._lock = threading.RLock()  # a finalizer that runs inside may draw

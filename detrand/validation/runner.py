@@ -321,11 +321,11 @@ class Runner:
         """
         shapes = {op.shape for op in ops if op.shape is not None and len(op.shape) > 2}
         of_images = {(shape[0], shape[-1], *shape[1:-1]) for shape in shapes}
-        images, unclear = frozenset(of_images - shapes), of_images & shapes
+        images, unclear = tuple(of_images - shapes), of_images & shapes
         outcome = run(replace(config, images=images))
         if unclear.isdisjoint(op.shape for op in outcome.random_ops) or are_nearly_equal(outcome, tf1()):
             return outcome
-        other = run(replace(config, images=images | unclear))
+        other = run(replace(config, images=(*images, *unclear)))
         return other if are_nearly_equal(other, tf1()) else outcome
 
     def op_seeds_of_loops(self) -> tuple[int, ...]:

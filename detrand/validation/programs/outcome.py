@@ -53,7 +53,7 @@ class RunConfig:
     constant: float | None = None
     scales: tuple[Scale, ...] = ()
     op_seeds: tuple[int, ...] = ()
-    images: frozenset[tuple[int | None, ...]] = field(default=frozenset(), compare=False)
+    images: tuple[tuple[int | None, ...], ...] = field(default=(), compare=False)
     next_op_seed: int = field(default=0, compare=False)
 
 
