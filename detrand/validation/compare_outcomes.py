@@ -39,7 +39,7 @@ from detrand.validation.diagnosis.op_kinds import PLUMBING, kind
 from detrand.validation.diagnosis.search import Diagnosis
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration
-from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, greatest_of, is_floating, most_rounding, ulp_of
+from detrand.validation.noise.floor import MULTIPLE, NoiseFloor, OutputNoise, greatest_of, is_floating, most_rounding
 from detrand.validation.noise.variants import IN_FLOAT64
 from detrand.validation.programs.counterparts import without_counterpart
 from detrand.validation.programs.distinct_weights import distinct_weights
@@ -624,7 +624,7 @@ def _is_rounding(migration: Migration, port: Outcome, outputs: Comparison, diagn
         if not np.abs(found.astype(np.float64) - again).max() <= _OF_DIFFERENCE * (greatest.amount or 0.0):
             return False
         allowed = leaf.atol + leaf.rtol * abs(greatest.desired)
-        of_constants = 0.5 * ulp_of(found)
+        of_constants = 0.5 * OutputNoise.of(found).ulp
         if not diagnosis.greatest.get(leaf.path, np.inf) <= max(_OF_ROUNDING * allowed, of_constants):
             return False
     return True

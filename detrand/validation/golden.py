@@ -33,7 +33,7 @@ from detrand.validation.training.steps import Training
 from detrand.variables.spec import VariableSpec
 
 _KIND = "golden outcomes of TF1 programs"
-_VERSION = 17
+_VERSION = 18
 # A file holds instances of these as named tuples; `_revived` makes them what they were.
 _CLASSES = (
     *(Activation, NoiseFloor, Origin, Outcome, OutputNoise, RandomOp, RestoredSession, RunConfig),

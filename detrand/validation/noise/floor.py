@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from detrand.comparison.values import leaves_by_path
 from detrand.steps.comparison import Tolerance
 
 MULTIPLE, LEAST_ULPS = 4.0, 4.0
+_LEAST_MASK, _DWARFS = 1e4, 1e3
 _ROUNDED = "rounded to its dtype"  # what moves every number
 
 
@@ -29,10 +30,18 @@ class OutputNoise:
     The tolerance is four times the floor: a sound port rounds as much as TF1 does, independently, and a handful of
     variants shows only part of that. It is at least four units in the last place, because a function such as ``exp`` is
     itself off by one or two. It is absolute: elements that are small because greater terms cancel are no more precise.
+    Masks of an output, see `masks_in`, do not count; they must agree to four units in their own last place.
     """
 
     ulp: float  # of the output's greatest element, in its dtype
     differences: dict[str, float] = field(default_factory=dict)  # the greatest absolute one of each variant, by name
+    rtol: float = 0.0  # of an output with masks
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> OutputNoise:
+        """Return the noise of an array that no variant has moved yet."""
+        masks = masks_in(array)
+        return cls(ulp_of(array[~masks]), rtol=LEAST_ULPS * epsilon_of(array.dtype) if masks.any() else 0.0)
 
     @property
     def floor(self) -> float:
@@ -59,8 +68,8 @@ class NoiseFloor:
 
         def of(structure: Any) -> dict[str, OutputNoise]:
             arrays = {path: np.asarray(leaf) for path, leaf in leaves_by_path(structure).items()}
-            ulps = {path: ulp_of(array) for path, array in arrays.items() if is_floating(array)}
-            return {path: OutputNoise(ulp, {_ROUNDED: ulp / 2}) for path, ulp in ulps.items()}
+            noise = {path: OutputNoise.of(array) for path, array in arrays.items() if is_floating(array)}
+            return {path: replace(each, differences={_ROUNDED: each.ulp / 2}) for path, each in noise.items()}
 
         return cls(of(outputs), {}, of(updates))
 
@@ -69,8 +78,8 @@ class NoiseFloor:
 
         def of(noise: Mapping[str, OutputNoise]) -> dict[str, OutputNoise]:
             return {
-                path: OutputNoise(
-                    each.ulp, {name: amount for name, amount in each.differences.items() if name in names}
+                path: replace(
+                    each, differences={name: amount for name, amount in each.differences.items() if name in names}
                 )
                 for path, each in noise.items()
             }
@@ -103,7 +112,7 @@ def _closeness(noise: OutputNoise | None) -> Closeness:
     """Return how close numbers must be: equal if they are integers, as in the guide if no variant could be run."""
     if noise is not None and not noise.differences:
         return Closeness(Tolerance().rtol, Tolerance().atol, equal_nan=False)
-    return Closeness(0.0, 0.0 if noise is None else noise.tolerance, equal_nan=False)
+    return Closeness(*((0.0, 0.0) if noise is None else (noise.rtol, noise.tolerance)), equal_nan=False)
 
 
 def path_in_step(name: str, path: str) -> str:
@@ -133,11 +142,27 @@ def greatest_of(array: np.ndarray) -> float:
     return float(wide[np.isfinite(wide)].max(initial=0))
 
 
+def masks_in(array: np.ndarray) -> np.ndarray:
+    """Return which elements of an output are no numbers that a model computes, such as -1e9 for the score of padding.
+
+    They are at least 1e4, and 1,000 times as great as all others.
+
+    >>> masks_in(np.array([-1e9, 0.25, -0.5], np.float32)).tolist()
+    [True, False, False]
+    """
+    wide = np.abs(np.asarray(array, np.float64))
+    if greatest_of(array) < _LEAST_MASK:
+        return np.zeros(wide.shape, bool)
+    sizes = np.unique(wide[np.isfinite(wide) & (wide > 0)])
+    (jumps,) = np.nonzero((sizes[1:] >= _LEAST_MASK) & (sizes[1:] >= _DWARFS * sizes[:-1]))
+    return wide > (sizes[jumps[0]] if len(jumps) else np.inf)
+
+
 def most_rounding(array: np.ndarray) -> float:
     """Return the greatest difference that can be rounding: half of the digits stay as they are."""
     # Different random numbers, where iterations of a loop draw in parallel, differ by more. So does a comparison that
     # amplifies a rounding. A tolerance of that size would accept everything.
-    return greatest_of(array) * epsilon_of(array.dtype) ** 0.5
+    return greatest_of(array[~masks_in(array)]) * epsilon_of(array.dtype) ** 0.5
 
 
 def epsilon_of(dtype: Any) -> float:

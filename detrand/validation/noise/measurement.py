@@ -11,7 +11,7 @@ import numpy as np
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
 from detrand.seeding.callsite import describe_error
-from detrand.validation.noise.floor import NoiseFloor, OutputNoise, is_floating, most_rounding, ulp_of
+from detrand.validation.noise.floor import NoiseFloor, OutputNoise, is_floating, masks_in, most_rounding
 from detrand.validation.noise.variants import VARIANTS, Rerun, Snapshot, Variant, Vary, as_written
 from detrand.validation.programs.tf1 import TF1Program
 
@@ -63,7 +63,8 @@ class Measured:
         jumps_count: bool = False,
     ):
         self._arrays = {path: array for path, array in arrays.items() if is_floating(array)}
-        self.noise = {path: OutputNoise(ulp_of(array)) for path, array in self._arrays.items()}
+        self.noise = {path: OutputNoise.of(array) for path, array in self._arrays.items()}
+        self._counting = {path: ~masks_in(array) for path, array in self._arrays.items()}
         of_kinds: dict[str, float] = {}
         for path, array in self._arrays.items():
             most = np.finfo(np.float64).max if jumps_count else most_rounding(array)
@@ -73,7 +74,9 @@ class Measured:
     def add(self, variant: str, found: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Add the arrays of a variant; return the differences that are too great to be rounding, and do not count."""
         moves = {
-            path: _greatest_difference(found[path], array) for path, array in self._arrays.items() if path in found
+            path: _greatest_difference(found[path], array, self._counting[path])
+            for path, array in self._arrays.items()
+            if path in found
         }
         by_rounding = {path: move for path, move in moves.items() if move <= self._most_rounding[path]}
         for path, move in by_rounding.items():
@@ -110,12 +113,13 @@ def _remark(of_variant: str, beyond_rounding: Mapping[str, float], count: int) -
     return f"{of_variant}; {beyond}" if of_variant else beyond
 
 
-def _greatest_difference(found: np.ndarray, array: np.ndarray) -> float:
-    """Return the greatest absolute difference; infinity where only one of the numbers is finite."""
+def _greatest_difference(found: np.ndarray, array: np.ndarray, counting: np.ndarray) -> float:
+    """Return the greatest absolute difference where it counts; infinity where only one of the numbers is finite."""
     if found.shape != array.shape:
         return np.inf
     found, array = np.asarray(found, np.float64), np.asarray(array, np.float64)
     finite = np.isfinite(array)
     if (np.isfinite(found) != finite).any():
         return np.inf
-    return float(np.abs(found[finite] - array[finite]).max(initial=0))
+    counting = counting & finite
+    return float(np.abs(found[counting] - array[counting]).max(initial=0))

@@ -514,6 +514,25 @@ def test_tolerance_is_a_multiple_of_the_floor_and_a_few_ulps_at_least():
     assert OutputNoise(1e-7, {"a": 1e-8}).tolerance == OutputNoise(1e-7).tolerance == 4 * 1e-7
 
 
+def masked(x, function=tf.tanh, mask=-1e9):
+    scores = tf.reduce_sum(function(x), -1)
+    return tf.where(tf.constant([[True, True, False, True]]), scores, mask * tf.ones_like(scores))
+
+
+@pytest.mark.parametrize("mask", [-1e9, np.finfo(np.float32).min])
+def test_masks_hide_no_fault_of_the_numbers_beside_them(mask):
+    def found(port, **arguments):
+        inputs = RNG.normal(size=(3, 4, 5)).astype(np.float32)
+        given = Migration(tf1=lambda x, training: masked(x, mask=mask), port=lambda: port, inputs=inputs)
+        return validate(given, checks=["random-inference"]).findings
+
+    assert not found(lambda x, training=False: masked(x, mask=mask))
+    assert not found(lambda x, training=False: masked(x, lambda each: 1 - 2 / (tf.exp(2 * each) + 1), mask))
+    (finding,) = found(lambda x, training=False: masked(x, tf.sigmoid, mask))
+    assert finding.title == "activation differs: Tanh (TF1), Sigmoid (port)"
+    assert found(lambda x, training=False: masked(x, mask=mask * 0.99))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, tf.bfloat16.as_numpy_dtype])
 def test_ulp_is_that_of_the_greatest_element(dtype):
     digits = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize] if dtype != tf.bfloat16.as_numpy_dtype else 7
