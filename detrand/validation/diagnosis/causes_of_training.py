@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from detrand.validation.diagnosis.causes import (
     causes,
     differs,
     factor_between,
+    in_one_program,
     is_close,
     of_hyperparameter,
     of_momentum,
@@ -661,6 +664,78 @@ def _decays(steps: Sequence[_Step], before: Sequence[_Step]) -> tuple[str, dict[
     return when, found[when]
 
 
+def _followed_weights(port: Sequence[_Step], tf1: Sequence[_Step]) -> Iterator[Cause]:
+    """Yield how the programs move variables, such as those of a target network, towards the weights.
+
+    Each step of the port begins with TF1's values.
+    """
+    names = defaultdict[Cause, dict[str, None]](dict)
+    for name, weight in itertools.product(tf1[0]["moving_averages"], tf1[0]["weights"]):
+        of_tf1, of_port = (_shares_of_weight(name, weight, steps, tf1) for steps in (tf1, port))
+        common = next((when for when in of_tf1 if when in of_port), None)
+        if common is not None:
+            shares = of_tf1[common], of_port[common]
+            if not math.isclose(*shares, rel_tol=2 * _OF_SHIFT):
+                names[_of_shares(*(f"{share:.3g}" for share in shares))][name] = None
+        elif of_tf1 and of_port:
+            when, in_port = next(iter(of_tf1)), next(iter(of_port))
+            names[_of_order_of_update(when, in_port, f"{of_tf1[when]:.3g}")][name] = None
+    for cause, of_cause in names.items():
+        yield cause._replace(title=cause.title.format(and_more(of_cause, 2)))
+
+
+def _of_shares(tf1: str, port: str) -> Cause:
+    """Return the cause that a step moves variables by different shares; the title has a place for their names."""
+    if "0" in (tf1, port):
+        who, share = ("TF1", tf1) if port == "0" else ("the port", port)
+        return in_one_program(who, f"moves {{}} towards the weights, by {share} of the distance in each step")
+    what = "share of the distance to the weights by which a step moves {}"
+    return of_values(what, tf1, port, "with these shares, all steps of both programs give the values that they have")
+
+
+def _of_order_of_update(tf1: str, port: str, share: str) -> Cause:
+    """Return the cause that only one program moves variables after the update; the title has a place for their names.
+
+    An update of both programs moves them by the same share of the distance to the weights.
+    """
+    return Cause(
+        f"TF1 moves {{}} towards the weights {tf1} the update, the port {port} it",
+        f"computed in this order, each step of both programs moves them by {share} of the distance",
+        fault=Fault.ORDER,
+        remedy=f"move the variables {tf1} the update in the port",
+    )
+
+
+def _shares_of_weight(name: str, weight: str, steps: Sequence[_Step], before: Sequence[_Step]) -> dict[str, float]:
+    """Return by which share of the distance to a weight each step moves a variable, if all steps have one share.
+
+    There is one for the weight before the update, or for that after it, or for both where these are close to each
+    other. The steps begin after given ones.
+    """
+    found = dict[str, float]()
+    for when in (_BEFORE, _AFTER):
+        shares = []
+        for step in range(1, len(steps)):
+            start, end = (
+                np.asarray(of.get("moving_averages", {}).get(name, ()), np.float64)
+                for of in (before[step - 1], steps[step])
+            )
+            of_weight = before[step - 1] if when == _BEFORE else steps[step]
+            towards = np.asarray(of_weight["weights"].get(weight, ()), np.float64)
+            if start.size < 2 or not start.shape == end.shape == towards.shape:
+                return {}
+            distance, rounding = towards - start, 4 * float(np.spacing(np.float32(np.abs(start).max())))
+            share = projection(end - start, distance) if (end != start).any() else 0.0
+            # The weight itself has to show: an average that fades seems to move towards any small weight.
+            is_exact = not share or rounding < _OF_SHIFT * abs(share) * np.ptp(towards)
+            if not is_exact or np.abs(end - start - share * distance).max() > rounding:
+                break
+            shares.append(share)
+        if 1 < len(shares) == len(steps) - 1 and np.ptp(shares) <= _OF_SHIFT * max(map(abs, shares)):
+            found[when] = float(np.mean(shares))
+    return found
+
+
 def _learning_rate(port: Sequence[_Step], tf1: Sequence[_Step], schedule: str) -> Cause:
     port_rates, tf1_rates = ([float(step["learning_rate"]) for step in steps] for steps in (port, tf1))
     by_size = sorted(range(len(tf1_rates)), key=lambda each: np.isclose(port_rates[each], tf1_rates[each], _SAME, 0))
@@ -833,12 +908,23 @@ def _moving_averages(
     port: Sequence[_Step], tf1: Sequence[_Step], hyperparameters: Sequence[AuditedHyperparameter]
 ) -> Iterator[Cause]:
     """Yield the causes for moving averages that differ; each step of the port begins with TF1's."""
+    if of_weights := tuple(_followed_weights(port, tf1)):
+        yield from of_weights
+        return
     averages = [[step["moving_averages"] for step in steps] for steps in (port, tf1)]
-    found: dict[str, Cause] = {}
+    found, ratios = dict[str, Cause](), defaultdict[str, list[float]](list)
     for before, *after in zip(averages[1], averages[0][1:], averages[1][1:], strict=False):
         names = [name for name in before if all(name in of for of in after)]
         changed, expected = ({name: np.asarray(of[name]) - before[name] for name in names} for of in after)
         found = found or momenta(changed, expected, before, hyperparameters)
+        for name in names:
+            ratios[name] += [*_ratio_of_changes(changed[name], expected[name], before[name])]
+    # A momentum is one number, so all steps have one ratio.
+    found = {
+        name: cause
+        for name, cause in found.items()
+        if all(math.isclose(ratio, ratios[name][0], rel_tol=_OF_ROUNDING) for ratio in ratios[name])
+    }
     audited = [each for each in hyperparameters if each.name == MOMENTUM and each.of != OPTIMIZER]
     if found or audited:
         likely = found.values() or [of_momentum(each) for each in audited]
@@ -858,7 +944,8 @@ def _moving_averages(
         elif tf1_stays and not port_stays:
             yield Cause(f"TF1 does not update its moving averages: {name} never changes. Run tf.GraphKeys.UPDATE_OPS")
         elif not np.array_equal(port_values[0], tf1_values[0]):
-            yield Cause("batch-norm momentum (decay) differs, or only one program averages the unbiased variance")
+            in_words = "for a batch normalization, the momentum (decay) may, or which variance it averages"
+            yield Cause(f"updates of {name} differ: {in_words}", fault=Fault.UNEXPLAINED)
         else:
             continue
         return
@@ -885,14 +972,11 @@ def momenta(
     """
     found = {}
     for name in tf1:
-        changes = [np.asarray(of.get(name, ()), np.float64).reshape(-1) for of in (port, tf1)]
+        changes = [np.asarray(of.get(name, ()), np.float64) for of in (port, tf1)]
         if changes[0].shape != changes[1].shape or not changes[1].any():
             continue
-        ratio = projection(*changes)
-        rounding = _OF_AVERAGE * (1 + abs(ratio)) * np.abs(values[name]).max(initial=0)
-        least = min(np.abs(each).max() for each in changes)
-        is_multiple = np.abs(changes[0] - ratio * changes[1]).max() <= _OF_CHANGE * np.abs(changes[0]).max() + rounding
-        is_multiple = is_multiple and least > 10 * rounding and not math.isclose(ratio, 1, rel_tol=_OF_CHANGE)
+        ratio = next(_ratio_of_changes(*changes, values[name]), math.nan)
+        is_multiple = math.isfinite(ratio) and not math.isclose(ratio, 1, rel_tol=_OF_CHANGE)
         times = f"the port's updates of the moving averages are {ratio:.4g} times TF1's"
         known = [each for each in hyperparameters if each.name == MOMENTUM and each.of == layer_of(name)]
         for each in known:
@@ -903,6 +987,20 @@ def momenta(
         if is_multiple and not known and not only_known:
             found[name] = Cause(f"momentum differs: {times}", "in every element")
     return found
+
+
+def _ratio_of_changes(port: np.ndarray, tf1: np.ndarray, value: np.ndarray) -> Iterator[float]:
+    """Yield how many times what TF1 adds to an average the port adds; NaN if it is no multiple.
+
+    Nothing is yielded if a program adds so little that its rounding hides the ratio.
+    """
+    if port.shape != tf1.shape or not tf1.any():
+        return
+    ratio = projection(port, tf1)
+    rounding = _OF_AVERAGE * (1 + abs(ratio)) * np.abs(value).max(initial=0)
+    if min(np.abs(each).max() for each in (port, tf1)) > 10 * rounding:
+        is_multiple = np.abs(port - ratio * tf1).max() <= _OF_CHANGE * np.abs(port).max() + rounding
+        yield ratio if is_multiple else math.nan
 
 
 def _stays(values: list[np.ndarray], others: list[np.ndarray]) -> bool:

@@ -67,3 +67,100 @@ def test_a_variance_that_is_slightly_too_small_fails():
     check = validated(1.0, 0.999, 0.999, share=0.9975)
     assert not check.ok
     assert "moving_average_updates" in check.summary
+
+
+SHARE = 0.125
+
+
+def student_and_teacher(x, training):
+    """Train the student only; a step moves the teacher towards it."""
+    with tf.variable_scope("teacher"):
+        tf.get_variable("w", [3, 2], trainable=False)
+    return dense(x, 2, "student", bias=False)
+
+
+def step_of_student(loss):
+    student, teacher = (
+        next(each for each in tf.global_variables() if each.name == f"{name}/w:0") for name in ("student", "teacher")
+    )
+    with tf.control_dependencies([tf.train.GradientDescentOptimizer(0.1).minimize(loss)]):
+        return teacher.assign_add(SHARE * (student.read_value() - teacher))
+
+
+class Student(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.student = self.add_weight(shape=(3, 2), name="student")
+        self.teacher = self.add_weight(shape=(3, 2), name="teacher", trainable=False)
+
+    def call(self, x, training=False):
+        return keras.ops.matmul(x, self.student)
+
+
+class SGDOfStudent(keras.optimizers.SGD):
+    """Gradient descent that moves a teacher by ``share``, a number or a function of the step, towards the student."""
+
+    def __init__(self, share, is_first):
+        super().__init__(0.1)
+        self.share, self.is_first = share, is_first
+
+    def apply(self, grads, trainable_variables=None):
+        for moves in (self.is_first, not self.is_first):
+            if moves:
+                share = self.share(self.iterations) if callable(self.share) else self.share
+                student, teacher = made[0].student, made[0].teacher
+                teacher.assign_add(share * (student - teacher))
+            else:
+                super().apply(grads, trainable_variables)
+
+
+made = []
+
+
+def student():
+    made[:] = [Student()]
+    return made[0]
+
+
+def finding_of_teacher(share, is_first=False):
+    train = detrand.TrainStep(
+        labels=numbers(8, 2, seed=1),
+        tf1_loss=tf.losses.mean_squared_error,
+        port_loss=keras.losses.MeanSquaredError(),
+        tf1_train_op=step_of_student,
+        port_optimizer=lambda: SGDOfStudent(share, is_first),
+        steps=3,
+    )
+    names = {f"{name}/w": f"student/{name}" for name in ("student", "teacher")}
+    migration = detrand.Migration(
+        tf1=student_and_teacher, port=student, inputs=numbers(8, 3), name_map=names, train=train
+    )
+    report = detrand.validate(migration, checks=["training-steps"])
+    return next(iter(report.findings), None)
+
+
+def test_a_variable_that_follows_a_weight_passes():
+    assert finding_of_teacher(SHARE) is None
+
+
+def test_a_variable_that_follows_a_weight_before_the_update_is_named():
+    found = finding_of_teacher(SHARE, is_first=True)
+    assert found.title == "TF1 moves teacher/w towards the weights after the update, the port before it"
+    assert found.confirmed and found.remedy == "move the variables after the update in the port"
+
+
+def test_another_share_of_a_weight_is_named():
+    found = finding_of_teacher(0.25)
+    what = "share of the distance to the weights by which a step moves teacher/w"
+    assert found.title == f"{what} differs: 0.125 (TF1), 0.25 (port)"
+    assert found.remedy == "use 0.125 in the port"
+
+
+def test_a_variable_that_follows_a_weight_in_one_program_only_is_named():
+    found = finding_of_teacher(0.0)
+    assert found.title == "only TF1 moves teacher/w towards the weights, by 0.125 of the distance in each step"
+
+
+def test_updates_without_one_ratio_in_all_steps_are_no_momentum():
+    found = finding_of_teacher(lambda step: SHARE / (1 + keras.ops.cast(step, "float32")))
+    assert found.title.startswith("updates of teacher/w differ") and not found.confirmed
