@@ -728,3 +728,25 @@ def test_a_gate_the_other_way_round_is_one_finding(layers):
         "exchange the two in the port",
         "with the two exchanged, the rest agrees",
     )
+
+
+def read_twice(inputs, training, *, axis=2, by_einsum=False):
+    """Slots that read a memory by weights which the slots of a first, uniform reading refine."""
+    memory = inputs[:, :, 0]  # of shape (batch, 5, 3)
+    slots = tf.stack([dense(memory, 4, f"slot_{number}") for number in range(2)], 2)
+    scores = tf.zeros_like(slots[..., 0])
+    for _ in range(2):
+        weights = tf.nn.softmax(scores, axis)
+        if by_einsum:
+            read = tf.einsum("bms,bmse->bse", weights, slots)
+            scores = scores + tf.einsum("bse,bmse->bms", read, slots)
+        else:
+            read = tf.reduce_sum(weights[..., tf.newaxis] * slots, 1, keepdims=True)
+            scores = scores + tf.reduce_sum(read * slots, -1)
+    return dense(read if by_einsum else read[:, 0], 2, "last")
+
+
+def test_the_axis_of_a_softmax_in_a_loop_is_named_though_the_first_one_is_uniform():
+    finding = only_finding_of(read_twice, shim_port(read_twice, axis=1, by_einsum=True), IMAGES)
+    assert finding.title == "axis of Softmax differs: 2 (TF1), 1 (port)", str(finding)
+    assert finding.remedy == "compute Softmax along TF1's axis"

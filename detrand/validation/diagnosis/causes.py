@@ -38,6 +38,7 @@ from detrand.validation.diagnosis.op_kinds import (
     ACTIVATIONS,
     MOVES,
     NORMALIZATION,
+    OF_LAST_AXIS,
     PLUMBING,
     as_written,
     chain,
@@ -132,12 +133,15 @@ _ONLY_IN_ONE = {
     "Sqrt": "takes a square root",
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
+    "SelectV2": "chooses elements by a condition, as a mask by tf.where",
 }
+_CONDITIONS = {*("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")}
+_CONDITIONS |= {*("LogicalAnd", "LogicalOr", "LogicalNot")}
 _JOINING = {"ConcatV2", "Pack"}
-_OF_LAST_AXIS = {"Softmax", "LogSoftmax"}
 _LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
 _LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
+_COUNTING = {"Mul", "SelectV2", *_CONDITIONS}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
     "reduction": {"Mean", "Sum"},
@@ -207,6 +211,8 @@ def causes(
         return exchanged
     if divergence is not None and (shapes := tuple(_shapes(divergence))):
         return shapes
+    if divergence is not None and (softmaxes := tuple(_softmaxes_along_other_axes(divergence))):
+        return softmaxes
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(_windows(divergence))
@@ -823,6 +829,19 @@ def _axes(divergence: Divergence) -> Iterator[Cause]:
         yield of_values(f"axis of {names}", *words, fault=Fault.AXES, remedy=remedy)
 
 
+def _softmaxes_along_other_axes(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the axes of two softmaxes that make equally many elements, along axes of different sizes."""
+    tf1, port = divergence.values
+    op_type = divergence.types[0]
+    if op_type != divergence.types[1] or op_type not in OF_LAST_AXIS or tf1 is None or port is None:
+        return
+    if tf1.size == port.size and tf1.shape[-1:] != port.shape[-1:]:
+        sizes = [f"one of {shape[-1]} elements" for shape in (tf1.shape, port.shape)]
+        words = _axes_of_softmax(divergence, op_type) or sizes
+        remedy = f"compute {op_type} along TF1's axis"
+        yield of_values(f"axis of {op_type}", *words, fault=Fault.AXES, remedy=remedy)
+
+
 def _beside_transposes(region: Sequence[TracedOp]) -> Iterator[TracedOp]:
     """Yield the ops of a region that take what it transposes, or are transposed by it."""
     transposed = {op.name for op in region if op.type == "Transpose"}
@@ -836,7 +855,7 @@ def _axes_of_softmax(divergence: Divergence, op_type: str) -> list[str]:
     It is computed along the last axis, to which any other axis is transposed before it, and from there after it.
     """
     found, rank = list[int | None](), 0
-    for region in divergence.regions if op_type in _OF_LAST_AXIS else ():
+    for region in divergence.regions if op_type in OF_LAST_AXIS else ():
         of_type = {op.name: op for op in region if op.type == op_type}
         perms = [(op, op.constants["input 1"]) for op in region if op.type == "Transpose" and "input 1" in op.constants]
         before = (int(perm[-1]) for op, perm in perms if any(op.name in each.sources for each in of_type.values()))
@@ -992,7 +1011,9 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
                 "Sum" in of and not kinds.keys().isdisjoint(_DIVISIONS)
                 for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
             )
-            if is_mean and {*only_tf1, *only_port} - PLUMBING <= {"Sum", "Mean", *_DIVISIONS}:  # of another count
+            differing = {*only_tf1, *only_port} - PLUMBING
+            counting = set() if differing.isdisjoint(_CONDITIONS) else _COUNTING  # as of weights that are not 0
+            if is_mean and differing <= {"Sum", "Mean", *_DIVISIONS, *counting}:  # of another count
                 yield of_values(words, *map(_reduction, divergence.regions), fault=Fault.REDUCTION)
                 return
             if not is_mean:
@@ -1000,6 +1021,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
                 yield of_values(words, *map(", ".join, pair), fault=fault)
     idle = PLUMBING | ({"ConcatV2"} if any(map(_joins_rows, itertools.chain(*divergence.regions))) else set())
     computed = {"TF1": only_tf1.keys() - idle, "the port": only_port.keys() - idle}
+    computed = {who: kinds - _CONDITIONS if "SelectV2" in kinds else kinds for who, kinds in computed.items()}
     verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
         who = next(who for who, kinds in computed.items() if kinds)
@@ -1025,9 +1047,9 @@ def _in_order_of(region: Sequence[TracedOp], only: Counter[str]) -> str:
 
 def _reduction(region: Sequence[TracedOp]) -> str:
     """Return the sum or mean that a region computes, with what it is divided by."""
-    kinds = (kind(op) for op in region if kind(op) in ("Sum", "Mean"))
-    divisors = (f", divided by {_number(op)}" for op in region if kind(op) in _DIVISIONS)
-    return next(kinds, "nothing") + next(divisors, "")
+    found = next((kind(op) for op in region if kind(op) in ("Sum", "Mean")), "nothing")
+    divisors = [op for op in region if kind(op) in _DIVISIONS and (found == "Sum" or op.constants)]
+    return found + "".join(f", divided by {_number(op, op.inputs[1].rpartition('/')[2])}" for op in divisors[:1])
 
 
 def _training_mode(divergence: Divergence) -> list[Cause]:

@@ -975,7 +975,7 @@ def momenta(
         changes = [np.asarray(of.get(name, ()), np.float64) for of in (port, tf1)]
         if changes[0].shape != changes[1].shape or not changes[1].any():
             continue
-        ratio = next(_ratio_of_changes(*changes, values[name]), math.nan)
+        ratio = next(_ratio_of_changes(changes[0], changes[1], values[name]), math.nan)
         is_multiple = math.isfinite(ratio) and not math.isclose(ratio, 1, rel_tol=_OF_CHANGE)
         times = f"the port's updates of the moving averages are {ratio:.4g} times TF1's"
         known = [each for each in hyperparameters if each.name == MOMENTUM and each.of == layer_of(name)]

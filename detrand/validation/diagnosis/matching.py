@@ -24,6 +24,7 @@ from detrand.validation.diagnosis.op_kinds import (
     COMMUTATIVE,
     COPIES,
     MOVES,
+    OF_LAST_AXIS,
     PLUMBING,
     WINDOWED,
     kind,
@@ -325,14 +326,15 @@ class Program:
         Masked elements are far below the others. Those that are only so small that their exponential is 0 are not.
         Where what Softmax takes has a counterpart, the other program masks the same.
         """
-        of_type = (op for op in self.diverged if op.type == "Softmax")
-        softmax = next((op for op in of_type if not region or self.leads_to(region, op)), None)
-        after = self.value(softmax)
-        before = None if softmax is None else self.trace.values.get(softmax.inputs[0])
+        found = ((op, self._operand_of_softmax(op)) for op in self.diverged)
+        softmax, operand = next(
+            ((op, name) for op, name in found if name and (not region or self.leads_to(region, op))), (None, "")
+        )
+        after, before = self.value(softmax), self.trace.values.get(operand)
         if softmax is None or after is None or before is None or after.array is None or before.array is None:
             return None
         zeros, taken = np.squeeze(after.array) == 0, np.squeeze(before.array)
-        if zeros.any() and softmax.inputs[0] in self.matched:
+        if zeros.any() and operand in self.matched:
             return None
         masked, others = taken[zeros], taken[~zeros]
         is_below = masked.size and others.size and masked.max() < others.min() - np.ptp(others)
@@ -341,6 +343,20 @@ class Program:
         needed = self._upstream(*softmax.sources)
         differing = (op for op in region if op.name in needed)  # the first of them makes the mask
         return Masking(next(differing, None) or _computing_operand(self.trace, softmax), zeros, softmax.name)
+
+    def _operand_of_softmax(self, op: TracedOp) -> str:
+        """Return the tensor of which an op computes the softmax; empty if it computes none.
+
+        A softmax by hand divides exponentials by their sum.
+        """
+        if kind(op) != "RealDiv" or len(op.inputs) != 2:
+            return op.inputs[0] if op.type == "Softmax" else ""
+        exponentials, total = (self.trace.ops.get(op_of(name)) for name in op.inputs)
+        while total is not None and kind(total) in COPIES:
+            total = self.trace.ops.get(op_of(total.inputs[0]))
+        if exponentials is None or exponentials.type != "Exp" or total is None or total.type != "Sum":
+            return ""
+        return exponentials.inputs[0] if exponentials.name in total.sources else ""
 
     def region(self, end: str | None) -> tuple[TracedOp, ...]:
         """Return the ops that compute a tensor from tensors with a counterpart, or all diverged ops.
@@ -645,6 +661,8 @@ class TraceComparison:
             tf1_op, port_op = self._of_one_type(tf1_op, port_op, regions)
         elif port_op is not None and ends[0] is not None and {kind(op) for op in regions[1]} <= MOVES | PLUMBING:
             tf1_op = tf1_op or self.tf1.trace.ops.get(op_of(ends[0]))  # it keeps the order that the port changes
+        if suspects is None and (softmaxes := self._along_other_axes(regions)):
+            tf1_op, port_op = softmaxes
         tf1, port = self.tf1.trace, self.port.trace
         tf1_sources, port_sources = tf1.sources(tf1_op), port.sources(port_op)
         after, program = (port_sources, self.port) if tf1_op is None else (tf1_sources, self.tf1)
@@ -685,6 +703,19 @@ class TraceComparison:
             for program, region, other in zip((self.tf1, self.port), regions, (port_op, tf1_op), strict=True)
         )
         return (tf1_op, of_port) if of_port is not None else (of_tf1 or tf1_op, port_op)
+
+    def _along_other_axes(self, regions: _Regions) -> tuple[TracedOp, TracedOp] | None:
+        """Return the first softmaxes of two regions that make equally many elements, along axes of different sizes."""
+        ops = [[op for op in region if op.type in OF_LAST_AXIS] for region in regions]
+        shapes = [
+            [(1, *value.shape) if value is not None else () for value in map(program.value, of_program)]
+            for program, of_program in zip((self.tf1, self.port), ops, strict=True)
+        ]
+        sizes = [[(math.prod(shape), shape[-1]) if shape else () for shape in of_program] for of_program in shapes]
+        if len(ops[0]) != len(ops[1]) or () in itertools.chain(*sizes) or Counter(sizes[0]) == Counter(sizes[1]):
+            return None
+        pairs = zip(zip(*ops, strict=True), *sizes, strict=True)
+        return next((pair for pair, tf1, port in pairs if tf1 != port and tf1[0] == port[0]), None)
 
     def _in_place_of_transposition(self, tf1_op: TracedOp) -> TracedOp | None:
         """Return the port's op that gives an array at once the shape to which an op of TF1 transposes it."""

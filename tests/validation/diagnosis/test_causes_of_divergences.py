@@ -317,3 +317,15 @@ def test_a_port_that_broadcasts_reshapes(tf1_broadcasts, remedy):
     who = "TF1" if tf1_broadcasts else "the port"
     assert cause.title == f"{who} subtracts [4] from [4, 1], which broadcasts to [4, 4]"
     assert is_in_tf1 is tf1_broadcasts and cause.remedy.startswith(remedy) and bool(cause.remedy) is bool(remedy)
+
+
+def test_a_sum_over_a_count_in_place_of_a_mean_is_a_reduction():
+    of_tf1 = (
+        op("nonzero", "NotEqual", "x", "zero", input_1="0"),
+        op("total", "Sum", "x", "axes", input_1="0"),
+        op("ones", "SelectV2", "nonzero", "one", "zero"),
+        op("mean", "DivNoNan", "total", "loss/count"),
+    )
+    of_port = op("m", "Mean", "y", "axes", input_1="0"), op("scaled", "RealDiv", "m", "z")
+    found = titles(causes(divergence(of_tf1[1], of_port[0], regions=(of_tf1, of_port))))
+    assert found == ("reduction differs: Sum, divided by count (TF1), Mean (port)",)

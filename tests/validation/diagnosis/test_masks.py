@@ -152,3 +152,45 @@ def test_what_is_masked_alike_has_another_cause(tf1, port):
     (finding,) = report.findings
     assert finding.kind == "computation"
     assert "mask" not in finding.title, str(report)
+
+
+def by_hand(scores):
+    exponentials = tf.exp(scores - tf.reduce_max(scores, -1, keepdims=True))
+    return exponentials / tf.reduce_sum(exponentials, -1, keepdims=True)
+
+
+def weighted_rows(softmax, mask):
+    def network(x, training):
+        scores = tf.einsum("bld,d->bl", x, v1.get_variable("query", [SIZE]))
+        scores = tf.where(KEPT[mask][:1], scores, -1e9) if mask != "none" else scores
+        return tf.einsum("bl,bld->bd", softmax(scores), x)
+
+    return network
+
+
+@pytest.mark.parametrize("masks", [("padding", "none"), ("none", "padding")], ids="-".join)
+def test_a_mask_is_named_where_only_one_program_writes_its_softmax_by_hand(masks):
+    tf1, port = weighted_rows(tf.nn.softmax, masks[0]), shim_port(weighted_rows(by_hand, masks[1]))
+    report = validate(Migration(tf1=tf1, port=port, inputs=INPUTS), checks=["constant-weights"])
+    (finding,) = report.findings
+    who = "TF1" if masks[1] == "none" else "the port"
+    assert finding.title == f"only {who} masks what Softmax takes (4 of 10 elements)", str(report)
+
+
+def zeroed(after):
+    """Return a network that makes rows zeros after a number of them, or does not."""
+
+    def network(x, training):
+        hidden = tf.tanh(tf.einsum("bld,de->ble", x, v1.get_variable("kernel", [SIZE, SIZE])))
+        if after:
+            hidden = tf.where(tf.range(LENGTH)[:, None] >= after, tf.zeros_like(hidden), hidden)
+        return tf.einsum("ble,ef->blf", hidden, v1.get_variable("last", [SIZE, 2]))
+
+    return network
+
+
+def test_a_choice_of_elements_in_one_program_is_named_without_its_condition():
+    report = validate(Migration(tf1=zeroed(3), port=shim_port(zeroed(0)), inputs=INPUTS), checks=["constant-weights"])
+    (finding,) = report.findings
+    assert finding.title == "only TF1 chooses elements by a condition, as a mask by tf.where", str(report)
+    assert finding.remedy == "add this to the port"
