@@ -125,7 +125,7 @@ class LossFaults:
     def in_part(self) -> Finding | None:
         """Return the finding of a fault of a call in the loss, or of the labels."""
         known = self._exchanged(self._calls()) or self._ctc() or self._smoothed_in_one() or self._changed_labels()
-        return known or self._other_positions() or self._misread()
+        return known or self._swapped() or self._other_positions() or self._misread()
 
     @property
     def is_multiple(self) -> bool:
@@ -217,6 +217,33 @@ class LossFaults:
         both = [each for pair in pairs for each in (pair, pair[::-1])]
         edges = {edge: self._loss.port.fitted(arrays[other], one) for one, other in both for edge in taken[one]}
         return computing[0], Substitution(edges)
+
+    def _swapped(self) -> Finding | None:
+        """Return the finding of two outputs, or two labels, that are exchanged, in all uses or in one line."""
+        trace, port, swaps = self._loss.trace, self._loss.port, dict[frozenset[Edge], tuple[str, str, Substitution]]()
+        inputs = zip(self._loss.inputs, trace.inputs, self._loss.arrays, strict=True)
+        for one, other in itertools.combinations(reversed([each for each in inputs if each[0].kind != "inputs"]), 2):
+            (kind_of_one, words), _, array = one
+            if kind_of_one != other[0].kind or array.shape != other[2].shape or array.dtype != other[2].dtype:
+                continue
+            edges_of = [[edge for edge in port.edges_of(each[1]) if edge[0] in trace.ops] for each in (one, other)]
+            given = {edge: port.fitted(other[2], one[1]) for edge in edges_of[0]}
+            given |= {edge: port.fitted(array, other[1]) for edge in edges_of[1]}
+            lines = [{trace.ops[op].line for op, _ in edges} for edges in edges_of]
+            for line in (None, *sorted(lines[0] & lines[1])) if array.size > 1 and all(lines) else ():
+                edges = {edge: instead for edge, instead in given.items() if line in (None, trace.ops[edge[0]].line)}
+                swaps.setdefault(frozenset(edges), (other[0].words, words, Substitution(edges)))
+        for words, others, substitution in itertools.islice(swaps.values(), _MOST_STEPS):
+            if self._explains(substitution):
+                first = trace.ops[next(iter(substitution.edges))[0]]
+                cause = Cause(
+                    f"{words} and {others} are exchanged",
+                    "with the two exchanged in the port, the losses agree",
+                    fault=Fault.OTHER_TENSORS,
+                    remedy="exchange the two in the port",
+                )
+                return self._finding(cause, first)
+        return None
 
     def _calls(self) -> Iterator[tuple[str, Sequence[TracedOp]]]:
         """Yield the calls of functions in the loss, each with its line and the ops that it adds.

@@ -978,3 +978,52 @@ def test_what_is_not_seen_when_the_losses_are_computed_again_has_no_cause():
     titles = [finding.title for finding in validated_with_weight(None, loss, port=port).findings]
     assert any(title.startswith("the losses of the same outputs differ") for title in titles)
     assert not any("term" in title for title in titles)
+
+
+class Cycle(keras.Model):
+    """Two translations, and what each makes of the other one."""
+
+    def __init__(self):
+        super().__init__()
+        self.there, self.back = keras.layers.Dense(4, name="there"), keras.layers.Dense(4, name="back")
+
+    def call(self, x):
+        return {"there": self.there(x), "cycle": self.back(self.there(x)), "back": self.back(x)}
+
+
+def tf1_cycle(x, training):
+    def translated(inputs, name):
+        with tf.variable_scope(name, reuse=tf.AUTO_REUSE):
+            return inputs @ tf.get_variable("kernel", [4, 4]) + tf.get_variable(
+                "bias", [4], initializer=tf.zeros_initializer()
+            )
+
+    there = translated(x, "there")
+    return {"there": there, "cycle": translated(there, "back"), "back": translated(x, "back")}
+
+
+def cycle_loss(labels, outputs):
+    cycle = tf.reduce_mean(tf.abs(outputs["cycle"] - labels)) + 0.5 * tf.reduce_mean(tf.abs(outputs["back"]))
+    return cycle + 0.1 * tf.reduce_mean(tf.square(outputs["there"] - outputs["back"]))
+
+
+def swapped_cycle_loss(labels, outputs):
+    cycle = tf.reduce_mean(tf.abs(outputs["back"] - labels)) + 0.5 * tf.reduce_mean(tf.abs(outputs["cycle"]))  # here
+    return cycle + 0.1 * tf.reduce_mean(tf.square(outputs["there"] - outputs["back"]))
+
+
+def test_two_outputs_that_are_exchanged_in_a_line_of_a_loss_are_named():
+    train = detrand.TrainStep(
+        labels=numbers(6, 4, seed=1),
+        tf1_loss=cycle_loss,
+        port_loss=swapped_cycle_loss,
+        tf1_optimizer=lambda: tf.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.SGD(0.1),
+        steps=1,
+    )
+    migration = detrand.Migration(tf1=tf1_cycle, port=Cycle, inputs=NUMBERS, train=train)
+    report = detrand.validate(migration, checks=["training-steps"])
+    (finding,) = report.findings
+    assert finding.title == "loss: outputs['back'] and outputs['cycle'] are exchanged", str(report)
+    assert finding.remedy == "exchange the two in the port"
+    assert finding.port.line.endswith(f"test_loss_of_outputs.py:{line_of(swapped_cycle_loss)}")
