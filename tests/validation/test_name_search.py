@@ -245,6 +245,32 @@ def test_an_input_that_the_port_does_not_use_leaves_the_pairs_that_the_rest_of_t
     assert pairs_in(found.details) == expected("first", "second", "third")
 
 
+def test_the_flow_through_the_iterations_of_a_loop_shows_the_pairs_of_a_faulty_port():
+    def tf1(x, training):
+        state, read = tf.zeros((2, 6)), []
+        for i in range(3):
+            with v1.variable_scope("", reuse=v1.AUTO_REUSE):
+                state = tf.tanh(dense(state + x[:, i], "step"))
+                read.append(tf.sigmoid(dense(state, "read")))
+        return tf.stack(read, 1)
+
+    class Faulty(Layers):
+        def __init__(self):
+            super().__init__("step", "read")
+
+        def call(self, x, training=False):
+            def step(i, state, read):
+                state = tf.tanh(self.named["step"](state + tf.sin(x[:, i])))
+                return i + 1, state, read.write(i, tf.sigmoid(self.named["read"](state)))
+
+            start = 0, tf.zeros((2, 6)), tf.TensorArray(tf.float32, 3, element_shape=(2, 6))
+            return tf.transpose(tf.while_loop(lambda i, *_: i < 3, step, start)[2].stack(), (1, 0, 2))
+
+    found = variables_match(Migration(tf1=tf1, port=Faulty, inputs=SEQUENCES))
+    assert found.ok, found.details
+    assert pairs_in(found.details) == expected("step", "read")
+
+
 @pytest.mark.slow
 def test_clear_names_decide_between_variables_that_are_used_alike():
     class Faulty(keras.Model):

@@ -18,10 +18,10 @@ from detrand.packages import tf
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.tf1 import config_as_written
 
-_LOOPS = {"While", "StatelessWhile"}
+LOOPS = {"While", "StatelessWhile"}
 _MOST_ITERATIONS, _MOST_NODES = 64, 20_000
 # Ops that count as stateful, and that may be run in any order as long as no op of the loop writes.
-_READING = {*_LOOPS, "If", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Assert", "PartitionedCall"}
+_READING = {*LOOPS, "If", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Assert", "PartitionedCall"}
 _ITERATION = re.compile(r"/iteration_(\d+)/")
 
 # Returns what tensors of a graph hold, by name.
@@ -56,12 +56,12 @@ def unrolled(
     A loop stays as it is if it writes variables, draws numbers that depend on others, or has too many iterations.
     """
     functions = _functions(graph.get_operations())
-    if not any(op.type in _LOOPS for op in graph.get_operations()):
+    if not any(op.type in LOOPS for op in graph.get_operations()):
         return None
     definition, lines, done = graph.as_graph_def(), lines_of(graph.get_operations()), dict[str, bool]()
     lines_of_bodies: dict[str, dict[str, str]] = {}
     starts: dict[str, list[str]] = {}
-    while loops := [node for node in definition.node if node.op in _LOOPS and node.name not in done]:
+    while loops := [node for node in definition.node if node.op in LOOPS and node.name not in done]:
         bodies = {node.name: functions.get(node.attr["body"].func.name) for node in loops}
         can_be = [
             name for name, body in bodies.items() if body is not None and _counts(body) and not _has_effects(body)
@@ -181,7 +181,7 @@ def _has_effects(graph: Any, may_draw: bool = True) -> bool:
     def has_effects(op: tf.Operation) -> bool:
         if op.op_def.is_stateful and op.type not in _READING and op.type != "Placeholder":
             return not (may_draw and takes_shapes_only(op))
-        in_bodies = may_draw and op.type in _LOOPS  # which are unrolled, too
+        in_bodies = may_draw and op.type in LOOPS  # which are unrolled, too
         return any(_has_effects(inner, in_bodies) for inner in function_graphs(op, conditions=True))
 
     return any(map(has_effects, graph.get_operations()))

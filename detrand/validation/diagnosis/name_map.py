@@ -13,13 +13,14 @@ import heapq
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from detrand.checkpoints.upstream import all_upstream, input_ops, op_of
+from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
+from detrand.validation.diagnosis.loops import LOOPS
 from detrand.validation.frameworks.traces import INPUT, RecordedPort, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
@@ -37,6 +38,7 @@ from detrand.variables.sources import joined_variables
 from detrand.variables.spec import VariableSpec
 
 _VARIABLES = ("VarHandleOp", "VariableV2")
+_ITERATIONS = 3  # of a loop: what one hands on is used in the next one
 _ROUNDS = 4  # of refinement: each looks one more relation far
 # What decides whether two variables are used alike: the ends of the flow, and the rounds. A fault, such as an input
 # that the port does not use, changes the flow of all variables after it; so what is left is compared by less and less.
@@ -186,20 +188,50 @@ def _flow_in_graph(port: Port, config: RunConfig, names: Mapping[int, str]) -> F
 
     def look(returned: Any) -> Any:
         leaves = leaves_by_path(returned)
-        outputs.update((path, leaf.op.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
+        outputs.update((path, leaf.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
         return returned
 
     with port_scope(port.migration, config):
         graph = port.graph(config.training, look)
     captured = {inner.op.name: names.get(id(outer)) for outer, inner in graph.captures}
     fed = [tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured]
-    needed = all_upstream([graph.get_operation_by_name(name) for name in outputs.values()], input_ops)
+    made_by: dict[str, str] = {}
+    inputs_of = dict(_with_iterations(graph.get_operations(), made_by))
+    outputs = {path: made_by[name] for path, name in outputs.items()}
+    needed = all_upstream(outputs.values(), inputs_of.__getitem__)
     return Flow.of(
-        {op.name: [source.name for source in input_ops(op)] for op in graph.get_operations() if op in needed},
+        {op: sources for op, sources in inputs_of.items() if op in needed},
         {op: name for op, name in captured.items() if name is not None},
         fed,
         outputs,
     )
+
+
+def _with_iterations(
+    operations: Iterable[tf.Operation], made_by: dict[str, str], scope: str = ""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield ops with the ops of their inputs, and in place of a loop the ops of a few iterations of its body.
+
+    The names of the ops that make tensors are added to ``made_by``, by the names of the tensors.
+    """
+    from detrand._patching.graphs import function_graphs
+
+    for op in operations:
+        sources = [made_by[scope + tensor.name] for tensor in op.inputs]
+        body = next(iter(function_graphs(op)), None) if op.type in LOOPS else None
+        if body is None:
+            made_by |= {scope + tensor.name: scope + op.name for tensor in op.outputs}
+            yield scope + op.name, sources
+            continue
+        for number in range(_ITERATIONS):
+            inner = f"{scope}{op.name}/iteration_{number}/"
+            made_by |= {inner + tensor.name: source for tensor, source in zip(body.inputs, sources, strict=True)}
+            arguments = {tensor.op for tensor in body.inputs}
+            yield from _with_iterations(
+                (each for each in body.get_operations() if each not in arguments), made_by, inner
+            )
+            sources = [made_by[inner + tensor.name] for tensor in body.outputs]
+        made_by |= {scope + tensor.name: source for tensor, source in zip(op.outputs, sources, strict=True)}
 
 
 def pair_by_flow(
