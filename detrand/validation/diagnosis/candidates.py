@@ -239,10 +239,10 @@ def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, s
     in which ops of the same types take the parts in both programs come first.
     """
     seen = set[str]()
-    for op in state.port.first:
+    for op in state.port.diverged:
         for tensor in map(state.port.before_functions, op.inputs):
             part_of = {state.port.matched.get(each, [""])[0]: each for each in _parts(state.port, tensor)}
-            of_tf1 = [each for each in _parts(state.tf1, next(iter(part_of))) if each in part_of]
+            of_tf1 = [each for name in list(part_of)[:1] for each in _parts(state.tf1, name) if each in part_of]
             if tensor in seen or not 1 < len(of_tf1) == len(part_of) <= _MOST_PARTS:
                 continue
             seen.update(part_of.values())

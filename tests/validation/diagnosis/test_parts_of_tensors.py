@@ -141,3 +141,91 @@ def test_a_fault_before_scores_that_a_mask_hides_has_its_own_lines(change, title
     (finding,) = findings(gru, lambda: GRU(change), SEQUENCES, LENGTHS)
     assert finding.title == title, str(finding)
     assert finding.tf1.source.startswith(lines[0]) and finding.port.source.startswith(lines[1]), str(finding)
+
+
+def cells(inputs, training):
+    """Return the last state of a GRU in a loop that starts from the last state of another one."""
+
+    def of(scope):
+        with v1.variable_scope(scope):
+            return weights("gates", 3 + UNITS, 2 * UNITS), weights("state", 3 + UNITS, UNITS)
+
+    def step(of_layer, given, hidden):
+        r, u = tf.split(tf.sigmoid(tf.matmul(tf.concat([given, hidden], 1), of_layer[0])), 2, axis=1)
+        return u * hidden + (1.0 - u) * tf.tanh(tf.matmul(tf.concat([given, r * hidden], 1), of_layer[1]))
+
+    encoder, decoder = of("encoder"), of("decoder")
+    hidden = tf.zeros((tf.shape(inputs)[0], UNITS))
+    for number in range(STEPS):
+        hidden = step(encoder, inputs[:, number], hidden)
+    for number in range(STEPS):
+        r, u = tf.split(tf.sigmoid(tf.matmul(tf.concat([inputs[:, number], hidden], 1), decoder[0])), 2, axis=1)
+        new = tf.tanh(tf.matmul(tf.concat([inputs[:, number], r * hidden], 1), decoder[1]))
+        hidden = u * hidden + (1.0 - u) * new
+    return hidden
+
+
+class Cell(keras.layers.Layer):
+    """A GRU cell that computes its new state in a form of its own."""
+
+    def __init__(self, is_exchanged, name):
+        super().__init__(name=name)
+        self.is_exchanged, start = is_exchanged, keras.initializers.RandomNormal(stddev=0.5)
+        self.gates = self.add_weight((3 + UNITS, 2 * UNITS), start, name="gates")
+        self.state = self.add_weight((3 + UNITS, UNITS), start, name="state")
+
+    def call(self, given, hidden):
+        ops = keras.ops
+        gates = ops.sigmoid(ops.matmul(ops.concatenate([given, hidden], -1), self.gates))
+        r, u = ops.split(gates, 2, axis=-1)[:: -1 if self.is_exchanged else 1]
+        new = ops.tanh(ops.matmul(ops.concatenate([given, r * hidden], -1), self.state))
+        return new + u * (hidden - new)
+
+
+class Cells(keras.Model):
+    def __init__(self, is_exchanged):
+        super().__init__()
+        self.of = [Cell(is_exchanged, name) for name in ("encoder", "decoder")]
+
+    def call(self, inputs):
+        hidden = keras.ops.zeros((inputs.shape[0], UNITS))
+        for cell in self.of:
+            for number in range(STEPS):
+                hidden = cell(inputs[:, number], hidden)
+        return hidden
+
+
+def test_gates_that_a_class_of_two_layers_exchanges_are_one_finding():
+    migration = Migration(tf1=cells, port=lambda: Cells(True), inputs=SEQUENCES)
+    (finding,) = validate(migration, checks=["random-inference"]).findings
+    title = "order of the parts of Sigmoid differs: 0, 1 (TF1), 1, 0 (port)"
+    assert (finding.title, finding.confirmed) == (title, "with the parts in TF1's order, the rest agrees")
+    assert finding.port.source.startswith("r, u = ops.split"), str(finding)
+
+
+@pytest.mark.slow
+def test_gates_of_two_layers_in_the_same_order_pass():
+    assert not findings(cells, lambda: Cells(False), SEQUENCES)
+
+
+def started(inputs, training):
+    return tf.tanh(tf.matmul(inputs[:, 0], weights("kernel", 3, UNITS)))
+
+
+class Started(keras.Model):
+    """A port that activates differently, with one of two states that are 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = self.add_weight((3, UNITS), "normal", name="kernel")
+
+    def call(self, inputs):
+        states = keras.ops.zeros((2, inputs.shape[0], UNITS))
+        return keras.ops.maximum(keras.ops.matmul(inputs[:, 0], self.kernel), states[0])
+
+
+def test_parts_that_are_0_do_not_end_the_search():
+    migration = Migration(tf1=started, port=Started, inputs=SEQUENCES)
+    (finding,) = validate(migration, checks=["random-inference"]).findings
+    assert finding.title.startswith("activation differs: Tanh (TF1), Maximum")
+    assert finding.port.source.startswith("return keras.ops.maximum"), str(finding)
