@@ -78,6 +78,24 @@ def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]
                     yield from same_outputs(state, copy, second)
 
 
+def of_one_size(state: TraceComparison) -> Iterator[Pair]:
+    """Yield diverged tensors of the programs that have equally many elements, those nearest to the divergence first.
+
+    TF1 may compute in several ops what is one op of the port.
+    """
+    tensors = [
+        [
+            (program.depth[op.name], name, program.trace.values[name].size)
+            for op in program.diverged
+            for name in program.trace.values_of(op)
+            if name not in program.matched and kind(op) not in MOVES | PLUMBING
+        ]
+        for program in (state.tf1, state.port)
+    ]
+    pairs = [(one, other) for one, other in itertools.product(*tensors) if one[2] == other[2]]
+    yield from ((one[1], other[1], None) for one, other in sorted(pairs, key=lambda each: each[0][0] + each[1][0]))
+
+
 def hidden_inputs(state: TraceComparison) -> Iterator[Pair]:
     """Yield inputs that differ, and lead to a tensor that agrees, too, as behind a mask.
 
@@ -241,16 +259,41 @@ def parts_in_another_order(state: TraceComparison) -> Iterator[list[tuple[str, s
     seen = set[str]()
     for op in state.port.diverged:
         for tensor in map(state.port.before_functions, op.inputs):
-            part_of = {state.port.matched.get(each, [""])[0]: each for each in _parts(state.port, tensor)}
-            of_tf1 = [each for name in list(part_of)[:1] for each in _parts(state.tf1, name) if each in part_of]
-            if tensor in seen or not 1 < len(of_tf1) == len(part_of) <= _MOST_PARTS:
+            of_tf1, own = _parts_of_both(state, tensor)
+            if tensor in seen or not of_tf1:
                 continue
-            seen.update(part_of.values())
-            own = [part_of[each] for each in of_tf1]
+            seen.update(own)
             types = [_types_after(state.tf1, each) for each in of_tf1], [_types_after(state.port, each) for each in own]
             for order in sorted(itertools.permutations(range(len(own))), key=functools.partial(_how_unlikely, types)):
                 if [*order] != sorted(order):
                     yield [(each, own[n]) for each, n in zip(of_tf1, order, strict=True)]
+
+
+def parts_again(state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yield the parts of other tensors in the order of some pairs, where the same line of the port takes them.
+
+    They are those of other iterations of a loop in Python, and of other layers of a class.
+    """
+    ops = state.port.trace.ops
+    _, own = _parts_of_both(state, pairs[0][1])
+    order = [own.index(tensor) for _, tensor in pairs]
+    like, seen = ops[op_of(pairs[0][1])], {*own}
+    for op in ops.values():
+        if (op.type, op.line) == (like.type, like.line):
+            for tensor in state.port.trace.values_of(op)[:1]:
+                of_tf1, own = _parts_of_both(state, tensor)
+                if tensor not in seen and len(own) == len(order):
+                    seen.update(own)
+                    yield [(each, own[n]) for each, n in zip(of_tf1, order, strict=True)]
+
+
+def _parts_of_both(state: TraceComparison, tensor: str) -> tuple[list[str], list[str]]:
+    """Return the parts in TF1 that the port has, and those of the port, of which a tensor is one; none if few agree."""
+    part_of = {state.port.matched.get(each, [""])[0]: each for each in _parts(state.port, tensor)}
+    of_tf1 = [each for name in list(part_of)[:1] for each in _parts(state.tf1, name) if each in part_of]
+    if not 1 < len(of_tf1) == len(part_of) <= _MOST_PARTS:
+        return [], []
+    return of_tf1, [part_of[each] for each in of_tf1]
 
 
 def _how_unlikely(types: tuple[list[list[str]], list[list[str]]], order: Sequence[int]) -> tuple[int, int]:

@@ -16,7 +16,6 @@ import numpy as np
 from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
 from detrand.comparison.values import LeafComparison
-from detrand.seeding.callsite import UNKNOWN
 from detrand.validation.diagnosis.layer_order import LayerOrder
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, MOVES, NORMALIZATION, PLUMBING, kind, kind_of, only_in
@@ -132,11 +131,6 @@ class Divergence:
         return bool(self.attribute) or all(len(_taken_from_outside(region)) <= 1 for region in self.regions)
 
     @property
-    def has_parts(self) -> bool:
-        """Whether the port takes the parts of a tensor in another order."""
-        return self.is_swap and self.producer is not None and {*self.taken[0]} == {*self.taken[1]}
-
-    @property
     def types(self) -> tuple[str, str]:
         """The types of TF1's op and of the port's; empty where there is none."""
         return "" if self.tf1 is None else self.tf1.type, "" if self.port is None else self.port.type
@@ -212,9 +206,7 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
                 joined = replace(other, is_swap=True)
             if joined is None and _has_order_of(other, each):
                 joined = replace(other, count=other.count + each.count)
-            if joined is None and (
-                _is_again(other, each) or _is_order_in_another_layer(other, each) or _is_of_mask(other, each)
-            ):
+            if joined is None and (_is_again(other, each) or _is_of_mask(other, each)):
                 joined = other
             if joined is None and _is_padding_for(other, each):
                 joined = each
@@ -346,13 +338,6 @@ def _is_again(first: Divergence, second: Divergence) -> bool:
         return False
     (tf1, port), (tf1_before, port_before) = _own_ops(second), _own_ops(first)
     return bool(tf1 | port) and tf1 <= tf1_before and port <= port_before
-
-
-def _is_order_in_another_layer(first: Divergence, second: Divergence) -> bool:
-    """Return whether a line of the port takes the parts of two tensors in one order, as a class of several layers."""
-    orders = [[each.taken[0].index(part) for part in each.taken[1]] for each in (first, second) if each.has_parts]
-    is_one_line = _lines(first)[1] == _lines(second)[1] not in ("", str(UNKNOWN))
-    return len(orders) == 2 and orders[0] == orders[1] and is_one_line
 
 
 def _is_padding_for(first: Divergence, second: Divergence) -> bool:

@@ -510,6 +510,11 @@ class TraceComparison:
         known = {path: name for path, name in tf1.outputs.items() if name in tf1.values}
         return any(port.get(path) not in self.tf1.matched.get(name, ()) for path, name in known.items())
 
+    @property
+    def agree(self) -> bool:
+        """Whether nothing of TF1 is left without a counterpart; the port may compute more beside it."""
+        return not self.tf1.diverged and (not self.port.diverged or not self.differs)
+
     def narrower(self) -> Iterator[Divergence]:
         """Yield the first op of the port in half precision, if TF1 has none, as a divergence.
 

@@ -32,6 +32,8 @@ from detrand.validation.diagnosis.candidates import (
     hidden_inputs,
     iterations,
     iterations_at,
+    of_one_size,
+    parts_again,
     parts_in_another_order,
     same_outputs,
     used_alike,
@@ -61,6 +63,7 @@ _MOST_DIVERGENCES = 10
 _MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
 _MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
 _MOST_KNOWN = 2  # trials of another run config that come before others
+_MOST_AGAIN = 64  # iterations of a loop in Python
 _MOST_STEPS = 8  # to split a divergence into several
 _NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 
@@ -419,7 +422,7 @@ class _Search:
             port_op = trial.suspects[1] if trial.suspects else state.port.trace.ops.get(names[0])
             tf1_op = trial.suspects[0] if trial.suspects else None
             found = _of_hyperparameter(state, trial.hyperparameter, port_op, trial.count, tf1_op)
-            return trial, _confirmed(found, trial, rest_agrees=not rest.diverged)
+            return trial, _confirmed(found, trial, rest_agrees=rest.agree)
         divergence = state.divergence(trial.ends, trial.suspects, trial.edge[0] if trial.edge else "")
         attribute = trial.suspects[2] if trial.suspects else ""
         constants = self._constants(trial)
@@ -436,7 +439,7 @@ class _Search:
         if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
-        return trial, _confirmed(divergence, trial, rest_agrees=not rest.diverged)
+        return trial, _confirmed(divergence, trial, rest_agrees=rest.agree)
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
         """Return what to substitute, one after the other, until more agrees; and the programs then."""
@@ -515,7 +518,20 @@ class _Search:
             return None
 
     def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        """Return the first trial after which more agrees than what was substituted, and the programs then."""
+        """Return the first trial after which more agrees than what was substituted, and the programs then.
+
+        One after which everything agrees is better: the others may give the port what it has in a form of its own.
+        """
+        found = self._first_healed(state, done)
+        if found is not None and found[1].agree:
+            return found
+        for trial in itertools.islice(self._trials_of(state, of_one_size(state)), _MOST_RUNS):
+            rest = self._run(done, trial) if trial.words else None
+            if rest is not None and rest.agree:
+                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
+        return found
+
+    def _first_healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         for crossings in itertools.islice(exchanges(state), _MOST_ALIKE):
             trial = self._exchange(crossings)
             rest = self._run(done, trial)
@@ -596,7 +612,26 @@ class _Search:
                 best = trial, rest
             if best is not None and not best[1].diverged:
                 break
-        return best
+        return None if best is None else self._in_order_again(done, *best)
+
+    def _in_order_again(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
+        """Return a trial that gives the port more parts in TF1's order, where the same line takes them."""
+        given = {name for name, _ in trial.substitution.edges}
+        for _ in range(_MOST_AGAIN if rest.diverged else 0):  # what an iteration takes agrees once the one before does
+            others = [self._in_order(rest, pairs) for pairs in parts_again(rest, trial.exchanged)]
+            others = [each for each in others if given.isdisjoint(name for name, _ in each.substitution.edges)]
+            together = functools.reduce(
+                Substitution.and_also, (each.substitution for each in others), trial.substitution
+            )
+            everywhere = replace(trial, substitution=together)
+            then = self._run(done, everywhere) if others else None
+            changed = {name for name, _ in together.edges}
+            if then is None or not changed.isdisjoint(op.name for op in then.port.diverged):
+                break
+            if then.diverged >= rest.diverged:
+                break
+            trial, rest, given = everywhere, then, changed
+        return trial, rest
 
     def _in_order(self, state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Trial:
         """Return the trial that gives the port the parts of a tensor in TF1's order, in all iterations of a loop."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, validate
+from detrand import Migration, enable_v1_layers, lstm_cell_to_torch, validate
 
 v1 = tf.compat.v1
 UNITS, STEPS = 4, 3
@@ -229,3 +229,35 @@ def test_parts_that_are_0_do_not_end_the_search():
     (finding,) = validate(migration, checks=["random-inference"]).findings
     assert finding.title.startswith("activation differs: Tanh (TF1), Maximum")
     assert finding.port.source.startswith("return keras.ops.maximum"), str(finding)
+
+
+def before_lstm(inputs, training):
+    left, right = (tf.matmul(inputs[:, 0], weights(name, 3, 3)) for name in ("left", "right"))
+    distances = tf.sqrt(tf.square(left) + tf.square(right))
+    with enable_v1_layers():
+        cell = v1.nn.rnn_cell.BasicLSTMCell(UNITS, forget_bias=0.0, name="cell")
+        outputs, _ = v1.nn.static_rnn(cell, [distances * inputs[:, step] for step in range(STEPS)], dtype=tf.float32)
+    return tf.stack(outputs, 1)
+
+
+@pytest.mark.slow
+def test_gates_that_a_framework_has_in_an_order_of_its_own_are_no_finding_after_a_fault():
+    torch = pytest.importorskip("torch")
+
+    class BeforeLSTM(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = (torch.nn.Linear(3, 3, bias=False) for _ in range(2))
+            self.lstm = torch.nn.LSTM(3, UNITS, batch_first=True)
+            torch.nn.init.zeros_(self.lstm.bias_hh_l0).requires_grad_(False)
+
+        def forward(self, inputs):
+            left, right = self.left(inputs[:, 0]), self.right(inputs[:, 0])
+            return self.lstm(torch.hypot(left, left + right)[:, None] * inputs)[0]
+
+    name_map = {"left": "left.weight", "right": "right.weight", **lstm_cell_to_torch("rnn/cell", "lstm", 0.0)}
+    migration = Migration(tf1=before_lstm, port=BeforeLSTM, inputs=SEQUENCES, name_map=name_map)
+    report = validate(migration, checks=["constant-weights", "random-inference"])
+    (finding,) = report.findings
+    assert finding.confirmed == "with TF1's value here, the rest agrees", str(report)
+    assert finding.port.source.startswith("return self.lstm(torch.hypot"), str(finding)
