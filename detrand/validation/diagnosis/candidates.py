@@ -96,6 +96,22 @@ def of_one_size(state: TraceComparison) -> Iterator[Pair]:
     yield from ((one[1], other[1], None) for one, other in sorted(pairs, key=lambda each: each[0][0] + each[1][0]))
 
 
+def taken_tensors(state: TraceComparison) -> dict[str, list[Edge]]:
+    """Return the port's tensors with a counterpart that its diverged ops take, but for variables, with their edges."""
+    found: dict[str, list[Edge]] = defaultdict(list)
+    for op in state.port.diverged:
+        for number, tensor in enumerate(op.inputs):
+            if tensor in state.port.matched and op_of(tensor) not in state.port.trace.reads:
+                found[tensor].append((op.name, number))
+    return found
+
+
+def is_copy(ops: Mapping[str, TracedOp], one: str, other: str) -> bool:
+    """Return whether two ops are one op in several iterations of a loop, or one line adds both under one name."""
+    like, again = ((ops[each].type, ops[each].line, _AGAIN.sub("", iteration_of(each)[0])) for each in (one, other))
+    return like == again
+
+
 def hidden_inputs(state: TraceComparison) -> Iterator[Pair]:
     """Yield inputs that differ, and lead to a tensor that agrees, too, as behind a mask.
 

@@ -30,12 +30,14 @@ from detrand.validation.diagnosis.candidates import (
     candidates,
     exchanges,
     hidden_inputs,
+    is_copy,
     iterations,
     iterations_at,
     of_one_size,
     parts_again,
     parts_in_another_order,
     same_outputs,
+    taken_tensors,
     used_alike,
     users,
 )
@@ -523,8 +525,12 @@ class _Search:
         One after which everything agrees is better: the others may give the port what it has in a form of its own.
         """
         found = self._first_healed(state, done)
-        if found is not None and found[1].agree:
+        if found is not None and found[0].words and found[1].agree:
             return found
+        for trial in itertools.islice(self._swaps(state), _MOST_RUNS):
+            rest = self._run(done, trial)
+            if rest is not None and rest.agree:
+                return trial, rest
         for trial in itertools.islice(self._trials_of(state, of_one_size(state)), _MOST_RUNS):
             rest = self._run(done, trial) if trial.words else None
             if rest is not None and rest.agree:
@@ -578,8 +584,7 @@ class _Search:
             again = iterations(self._tf1.ops, self._port.ops, each.tf1.name, each.port.name)
             for tf1_op, port_op in [(each.tf1.name, each.port.name), *again]:
                 given, tensor = self._tf1.ops[tf1_op].inputs[position], self._port.ops[port_op].inputs[each.number]
-                array = self._tf1.values[given].array if given in self._tf1.values else self._inputs.get(given)
-                if array is not None:
+                if (array := self._array(given)) is not None:
                     edges[port_op, each.number] = self._port.fitted(array, tensor)
                     right.add(tensor)
         first = crossings[0]
@@ -590,6 +595,30 @@ class _Search:
             edge=(first.port.name, first.number),
             exchanged=((first.tensor, first.other),),
         )
+
+    def _swaps(self, state: TraceComparison) -> Iterator[Trial]:
+        """Yield trials that exchange two tensors of one shape wherever the port takes them, as the states of a cell."""
+        taken = taken_tensors(state)
+        arrays = {name: (state.port.matched[name][0], self._array(state.port.matched[name][0])) for name in taken}
+        pairs = itertools.combinations(arrays, 2)
+        for one, other in sorted(pairs, key=lambda pair: is_copy(self._port.ops, *map(op_of, pair))):
+            (_, of_one), (tf1_tensor, of_other) = arrays[one], arrays[other]
+            if of_one is None or of_other is None or of_one.shape != of_other.shape or np.array_equal(of_one, of_other):
+                continue
+            edges = dict.fromkeys(taken[one], self._port.fitted(of_other, one))
+            edges |= dict.fromkeys(taken[other], self._port.fitted(of_one, other))
+            yield Trial(
+                Substitution(edges, right=frozenset([one, other])),
+                (tf1_tensor, one),
+                "with the two exchanged",
+                edge=taken[one][0],
+                exchanged=((tf1_tensor, one),),
+            )
+
+    def _array(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor or an input of TF1 holds; None if a golden file keeps a part of it."""
+        value = self._tf1.values.get(tensor)
+        return self._inputs.get(tensor) if value is None else value.array
 
     def _with_parts_in_order(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
         """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees.

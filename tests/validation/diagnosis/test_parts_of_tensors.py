@@ -261,3 +261,42 @@ def test_gates_that_a_framework_has_in_an_order_of_its_own_are_no_finding_after_
     (finding,) = report.findings
     assert finding.confirmed == "with TF1's value here, the rest agrees", str(report)
     assert finding.port.source.startswith("return self.lstm(torch.hypot"), str(finding)
+
+
+def conditioned(inputs, training):
+    scale, shift = (tf.tanh(tf.matmul(inputs[:, 0], weights(name, 3, UNITS))) for name in ("scale", "shift"))
+    hidden = tf.matmul(tf.concat([inputs[:, 1], scale], 1), weights("kernel", 3 + UNITS, UNITS))
+    return tf.tanh(hidden + scale) * tf.sigmoid(shift)
+
+
+class Conditioned(keras.Model):
+    """A port that passes two tensors in each other's places, to what takes the first one as a matrix product."""
+
+    def __init__(self, is_exchanged=True):
+        super().__init__()
+        self.is_exchanged, start = is_exchanged, keras.initializers.RandomNormal(stddev=0.5)
+        shapes = {"scale": (3, UNITS), "shift": (3, UNITS), "kernel": (3 + UNITS, UNITS)}
+        self.of = {name: self.add_weight(shape, start, name=name) for name, shape in shapes.items()}
+
+    def layer(self, given, scale, shift):
+        ops, kernel = keras.ops, self.of["kernel"]
+        hidden = ops.matmul(given, kernel[:3]) + ops.matmul(scale, kernel[3:])
+        return ops.tanh(hidden + scale) * ops.sigmoid(shift)
+
+    def call(self, inputs):
+        scale, shift = (keras.ops.tanh(keras.ops.matmul(inputs[:, 0], self.of[name])) for name in ("scale", "shift"))
+        return self.layer(inputs[:, 1], *((shift, scale) if self.is_exchanged else (scale, shift)))
+
+
+def test_tensors_that_a_layer_takes_in_each_others_places_are_one_finding():
+    migration = Migration(tf1=conditioned, port=Conditioned, inputs=SEQUENCES)
+    (finding,) = validate(migration, checks=["random-inference"]).findings
+    assert finding.title == "two tensors are swapped: Tanh and Tanh_1", str(finding)
+    assert finding.confirmed == "with the two exchanged, the rest agrees"
+    assert finding.port.source.startswith("hidden = ops.matmul"), str(finding)
+
+
+@pytest.mark.slow
+def test_tensors_in_their_own_places_pass():
+    migration = Migration(tf1=conditioned, port=lambda: Conditioned(False), inputs=SEQUENCES)
+    assert validate(migration, checks=["constant-weights", "random-inference"]).ok
