@@ -52,22 +52,22 @@ class Scope(contextlib.ContextDecorator):
 
     def __enter__(self) -> Any:
         if self._used:
-            raise self._used_again()
+            raise self.used_again()
         self._used = True
         entered = self._open()
         value = entered.__enter__()
         self._entered = entered
         return value
 
-    def _used_again(self) -> ScopeError:
+    def used_again(self) -> ScopeError:
         return ScopeError(f"This scope has been entered before. Call {self._call} again for a new scope.")
 
-    def _never_entered(self) -> ScopeError:
+    def never_entered(self) -> ScopeError:
         return ScopeError(f"This scope was left but never entered. Use `with {self._call}:`.")
 
     def __exit__(self, *error: Any) -> bool | None:
         if self._entered is None:
-            raise self._never_entered()
+            raise self.never_entered()
         entered, self._entered = self._entered, None
         return entered.__exit__(*error)
 

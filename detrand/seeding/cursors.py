@@ -513,7 +513,7 @@ class Step(Scope):
 
     def __enter__(self) -> int:
         if self._used:
-            raise self._used_again()
+            raise self.used_again()
         self._used = True
         outer, stream = current(), self._stream
         if outer is None or outer.stream is not stream:
@@ -541,7 +541,7 @@ class Step(Scope):
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         cursor = self._entered
         if cursor is None:
-            raise self._never_entered()
+            raise self.never_entered()
         try:
             if error_type is None:
                 cursor.leave("a step")

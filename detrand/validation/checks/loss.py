@@ -57,13 +57,24 @@ def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:
 
     They do not if a loss depends on more than its outputs and the step, such as a number that a model counts.
     """
-    (name,) = (trace := runner.tf1.trace_of_loss()).outputs.values()
-    actual, desired = PortLoss(runner, runner.tf1.loss_of_outputs()).value, float(trace.values[name].elements[0])
+    actual, desired = _losses_of_outputs(runner)
     recorded = of_step[0] - of_step[1]
     if not math.isfinite(recorded):
         return True
     within = _OF_DIFFERENCE * abs(recorded) + _OF_LOSS * abs(of_step[1])
     return actual is not None and abs(actual - desired - recorded) <= within
+
+
+def agrees(runner: Runner) -> bool:
+    """Return whether the port's loss of TF1's outputs is TF1's loss."""
+    actual, desired = _losses_of_outputs(runner)
+    return actual is not None and math.isclose(actual, desired, rel_tol=_OF_LOSS)
+
+
+def _losses_of_outputs(runner: Runner) -> tuple[float | None, float]:
+    """Return the port's loss of TF1's outputs, None if it is not known, and TF1's."""
+    (name,) = (trace := runner.tf1.trace_of_loss()).outputs.values()
+    return PortLoss(runner, runner.tf1.loss_of_outputs()).value, float(trace.values[name].elements[0])
 
 
 _OF_DIFFERENCE, _OF_LOSS = 1e-2, 1e-4  # relative: how far a difference of losses may be from the one of a step

@@ -11,10 +11,16 @@ from detrand.arguments import and_more
 from detrand.comparison.values import Comparison, LeafComparison
 from detrand.errors import passing_over
 from detrand.seeding.callsite import describe_error
-from detrand.steps.comparison import StepsComparison
+from detrand.steps.comparison import StepsComparison, greatest_absolute
 from detrand.validation.audit.hyperparameters import REGULARIZER
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
-from detrand.validation.checks.loss import difference_elsewhere, findings_of_loss, is_reproduced, loss_of_other_outputs
+from detrand.validation.checks.loss import (
+    agrees,
+    difference_elsewhere,
+    findings_of_loss,
+    is_reproduced,
+    loss_of_other_outputs,
+)
 from detrand.validation.checks.optimizers import (
     Needed,
     cause_in_schedule,
@@ -492,6 +498,11 @@ class _Explanation:
     def _of_loss_untraced(self, part: _Part) -> Sequence[Finding]:
         train = train_step_of(self.runner.migration)
         of_tf1, of_port = train.line_of_loss("tf1"), train.line_of_loss("port")
+        outputs = self.trained[0].comparison.steps[part.step].get("outputs")
+        with passing_over():  # a loss that cannot be traced
+            if outputs and greatest_absolute([outputs]) and agrees(self.runner.of_step(part.step)):
+                cause = Cause("losses differ, because outputs differ within their tolerance", fault=Fault.UNEXPLAINED)
+                return [self.finding(part, (of_tf1, of_port), "computation", cause)]
         return findings_of_penalties_in_loss(self.runner, of_port) or [self.finding(part, (of_tf1, of_port))]
 
     def _of_loss(self, part: _Part, step: int) -> Sequence[Finding]:

@@ -49,7 +49,9 @@ def of_other_labels(labels, outputs):
     return tf.reduce_mean(cross_entropy(labels, outputs) * weights) + 0.3 * tf.reduce_mean(tf.square(outputs))
 
 
-def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=CLASSES, checks=None, scale=1.0):
+def validated(
+    loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=CLASSES, checks=None, scale=1.0, tolerances=()
+):
     train = detrand.TrainStep(
         labels=labels,
         tf1_loss=of_tf1,
@@ -60,6 +62,7 @@ def validated(loss, port=lambda: keras.layers.Dense(4), of_tf1=tf1_loss, labels=
     )
     return detrand.validate(
         detrand.Migration(
+            tolerances=tolerances,
             tf1=lambda x, training: scale * dense(x, 4, "a"),
             port=port,
             inputs=numbers(6, 3),
@@ -131,6 +134,17 @@ def test_a_loss_is_compared_of_the_outputs_of_tf1():
     titles = [each.title for each in validated(with_another_factor, lambda: Shifted(4, name="dense")).findings]
     assert "loss: factor differs: 0.3 (TF1), 0.4 (port)" in titles
     assert len([title for title in titles if title.startswith("loss:")]) == 1
+
+
+def test_losses_that_differ_by_a_tolerated_difference_of_outputs_are_no_difference_of_the_loss():
+    class Shifted(keras.layers.Dense):
+        def call(self, x):
+            return super().call(x) + 0.01
+
+    tolerances = [detrand.Tolerance(rtol=0.0, atol=0.05, of="output*")]
+    report = validated(port_loss, lambda: Shifted(4, name="dense"), checks=["training-steps"], tolerances=tolerances)
+    titles = [each.title for each in report.findings]
+    assert titles == ["losses differ, because outputs differ within their tolerance"], str(report)
 
 
 def test_equal_losses_pass():
