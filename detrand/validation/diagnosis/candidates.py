@@ -292,8 +292,10 @@ def parts_again(state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Ite
     """
     ops = state.port.trace.ops
     _, own = _parts_of_both(state, pairs[0][1])
-    order = [own.index(tensor) for _, tensor in pairs]
+    order = [own.index(tensor) for _, tensor in pairs if tensor in own]
     like, seen = ops[op_of(pairs[0][1])], {*own}
+    if len(order) < len(pairs):  # parts that are equal to others
+        return
     for op in ops.values():
         if (op.type, op.line) == (like.type, like.line):
             for tensor in state.port.trace.values_of(op)[:1]:
