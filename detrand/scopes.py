@@ -60,9 +60,11 @@ class Scope(contextlib.ContextDecorator):
         return value
 
     def used_again(self) -> ScopeError:
+        """Return the error of a scope that is entered for a second time."""
         return ScopeError(f"This scope has been entered before. Call {self._call} again for a new scope.")
 
     def never_entered(self) -> ScopeError:
+        """Return the error of a scope that is left, but has not been entered."""
         return ScopeError(f"This scope was left but never entered. Use `with {self._call}:`.")
 
     def __exit__(self, *error: Any) -> bool | None:
