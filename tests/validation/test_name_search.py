@@ -314,3 +314,33 @@ def test_a_search_that_is_given_up_says_so():
     found = variables_match(Migration(tf1=chain, port=Faulty, inputs=VECTORS))
     assert not found.ok
     assert "which variable is which: the search stopped after 24 runs of the port without progress" in found.summary
+
+
+def with_weights_of_losses(x, training):
+    weights = [v1.get_variable(name, [], initializer=v1.constant_initializer(each)) for name, each in LOSSES]
+    return {"scores": x @ v1.get_variable("scores", (4, 3)), "first": weights[0], "second": weights[1]}
+
+
+LOSSES = (("first", -0.5), ("second", 0.5))
+
+
+class WithWeightsOfLosses(keras.Model):
+    """It makes the weights in a different order, under names that say nothing, and returns them."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = keras.layers.Dense(3, use_bias=False)
+        self.a, self.b = (
+            self.add_weight(shape=(), initializer=keras.initializers.Constant(each), name=name)
+            for name, each in (("a", 0.5), ("b", -0.5))
+        )
+
+    def call(self, x, training=False):
+        return {"scores": self.scores(x), "first": self.b, "second": self.a}
+
+
+def test_variables_that_are_outputs_are_paired_by_these():
+    inputs = np.ones((2, 4), np.float32)
+    migration = Migration(tf1=with_weights_of_losses, port=WithWeightsOfLosses, inputs=inputs)
+    report = validate(migration, checks=["variables-match", "initializers-match", "random-inference"])
+    assert report.ok, report

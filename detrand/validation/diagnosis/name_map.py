@@ -24,7 +24,7 @@ from detrand.validation.diagnosis.loops import LOOPS
 from detrand.validation.frameworks.traces import INPUT, RecordedPort, Trace, TracedOp
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, port_scope
+from detrand.validation.programs.port import Port, port_scope, read
 from detrand.variables.pairing import (
     Pairs,
     exact_role_of,
@@ -188,7 +188,8 @@ def _flow_in_graph(port: Port, config: RunConfig, names: Mapping[int, str]) -> F
 
     def look(returned: Any) -> Any:
         leaves = leaves_by_path(returned)
-        outputs.update((path, leaf.name) for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor))
+        tensors = {path: read(leaf) for path, leaf in leaves.items()}
+        outputs.update((path, leaf.name) for path, leaf in tensors.items() if isinstance(leaf, tf.Tensor))
         return returned
 
     with port_scope(port.migration, config):

@@ -47,7 +47,7 @@ from detrand.validation.noise.variants import Rerun, Snapshot, as_written, in_fl
 from detrand.validation.programs.counterparts import has_op_seed
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import RunConfig
-from detrand.validation.programs.port import Port, built_port, port_scope
+from detrand.validation.programs.port import Port, built_port, port_scope, read
 from detrand.variables.tf1_view import Shapes, TF1View
 
 _UPDATES = ("Assign", "ResourceScatter")  # how the types of ops that update variables begin
@@ -93,7 +93,8 @@ class PortGraph(TracedPort):
 
         def look(returned: Any) -> Any:
             leaves = leaves_by_path(returned)
-            tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, tf.Tensor)}
+            found = {path: read(leaf) for path, leaf in leaves.items()}
+            tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf, tf.Tensor)}
             outputs.clear()
             outputs.update((path, name_of(leaf)) for path, leaf in tensors.items())
             return list(tensors.values())

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import (
+    is_instance_of_loaded,
     layer_names_counted_anew,
     other_backend_of,
     own_seed_of,
@@ -172,6 +173,12 @@ class BuiltPort:
             with port.framework.sample_variances() as variances:
                 called = port.call(config.training)
             return port.outcome(config, *called, tool, before, variances)
+
+
+def read(output: Any) -> Any:
+    """Return an output of a port in a graph, or the tensor that reads it if it is a variable."""
+    is_variable = isinstance(output, tf.Variable) or is_instance_of_loaded(output, "keras", "Variable")
+    return tf.convert_to_tensor(output) if is_variable else output
 
 
 def are_nearly_equal(port: Outcome, tf1: Outcome) -> bool:

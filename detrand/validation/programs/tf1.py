@@ -107,6 +107,14 @@ def ops_of_updates(graph: tf.Graph) -> list[tf.Operation]:
     return [getattr(each, "op", each) for each in graph.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)]
 
 
+def _read(output: Any) -> Any:
+    """Return an output, or the tensor that reads it if it is a variable."""
+    handle = output.handle if isinstance(output, tf.Variable) and hasattr(output, "handle") else None
+    if not isinstance(handle, tf.Tensor):
+        return output
+    return next((op.outputs[0] for op in handle.consumers() if op.type == "ReadVariableOp"), output)
+
+
 def config_as_written() -> tf.compat.v1.ConfigProto:
     """Return the config of a session that runs its graph as it was written."""
     config = tf.compat.v1.ConfigProto()
@@ -364,10 +372,12 @@ class TF1Program:
         """Return where each output comes from in the graph, by the output's path."""
         graph = self.session.graph
         positions = {op.name: position for position, op in enumerate(graph.get_operations())}
-        of_first = leaves_by_path(self.built.towers.of_first)  # made by the user's code; joined outputs are not
+        # Made by the user's code; joined outputs are not.
+        of_first = {path: _read(leaf) for path, leaf in leaves_by_path(self.built.towers.of_first).items()}
+        leaves = {path: _read(leaf) for path, leaf in leaves_by_path(self.built.towers.outputs).items()}
         return {
             path: Origin(positions[of_first[path].op.name], name_of(leaf), str(site_of_op(of_first[path].op)))
-            for path, leaf in leaves_by_path(self.built.towers.outputs).items()
+            for path, leaf in leaves.items()
             if isinstance(leaf, tf.Tensor) and leaf.graph is graph
         }
 
