@@ -656,7 +656,8 @@ def _ctc_differs(changes: Sequence[tuple[str, str, str]], confirmed: str) -> Cau
         return Cause("; ".join(cause.title for cause in each), confirmed, remedy=remedy)
     ((what, tf1, _),) = changes
     if what == _BLANK:
-        return each[0]._replace(remedy=f"pass blank_index={tf1} (mask_index in Keras) to the port's loss")
+        others = "mask_index in Keras, blank in PyTorch"
+        return each[0]._replace(remedy=f"pass blank_index={tf1} to the port's loss ({others})")
     return each[0]._replace(remedy=_REMEDIES_OF_CTC.get((what, tf1), each[0].remedy))
 
 

@@ -321,6 +321,9 @@ def add_or_remove(who: str) -> str:
 
 def _of_padding(tf1: str, port: str, op_type: str) -> Cause:
     form = OwnForm.CROP_SAME if "Backprop" in op_type else OwnForm.PAD_SAME
+    if port.endswith("that count"):  # as elements of a mean
+        remedy = f"use {tf1} in the port, and leave the padding out of the mean, as count_include_pad=False does"
+        return of_values(_ATTRIBUTES[_PADDING], tf1, port, remedy=remedy)
     own_form = (form, tf1) if tf1 == "SAME" else None
     return of_values(_ATTRIBUTES[_PADDING], tf1, port)._replace(own_form=own_form)
 

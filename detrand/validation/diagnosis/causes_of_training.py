@@ -763,7 +763,7 @@ def of_rates(step: int, tf1: Mapping[int, float], port: Mapping[int, float], sch
     values = f"{tf1[step]:g} (TF1), {port[step]:g} (port)"
     changes = [len(set(rates.values())) > 1 for rates in (tf1, port)]
     if changes[0] == changes[1]:
-        remedy = "make the port's schedule compute TF1's rates" if step else f"use {tf1[step]:g} in the port"
+        remedy = "make the port's schedule compute TF1's rates" if changes[0] else f"use {tf1[step]:g} in the port"
         return Cause(f"learning rate differs in step {step}: {values}", remedy=remedy)
     who, remedy = "the port", "pass TF1's rate, a number, to the port's optimizer"
     if changes[0]:

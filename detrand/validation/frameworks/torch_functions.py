@@ -597,6 +597,7 @@ def _average_pool(count: int) -> Callable[..., Any]:
         padding: Any = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
+        divisor_override: int | None = None,  # which `nn.AvgPool2d` passes
     ) -> Any:
         def pooled(of: Attributes, x: Any) -> Any:
             size, strides = (of_axes(of[name], count) for name in ("ksize", "strides"))

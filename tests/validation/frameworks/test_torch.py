@@ -91,6 +91,32 @@ class Cubes(nn.Module):
         return self.logits(hidden.amax((2, 3)))
 
 
+def pooled(x, training):
+    hidden = v1.layers.conv2d(x, 4, 3, padding="same", name="conv")
+    return tf.reduce_max(v1.layers.average_pooling2d(hidden, 3, 1, padding="same"), [1, 2])
+
+
+class Pooled(nn.Module):
+    def __init__(self, **arguments):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(3, 4, 3, padding=1), nn.AvgPool2d(3, 1, padding=1, **arguments)
+        as_in_tf1(self.conv)
+
+    def forward(self, x):
+        return self.pool(self.conv(x.permute(0, 3, 1, 2))).amax((2, 3))
+
+
+def test_a_mean_that_counts_its_padding_is_named():
+    def found(**arguments):
+        migration = Migration(tf1=pooled, port=lambda: Pooled(**arguments), inputs=IMAGES)
+        return validate(migration, checks=["random-inference"]).findings
+
+    assert not found(count_include_pad=False)
+    (finding,) = found()
+    assert finding.title == "padding differs: SAME (TF1), (1, 1) at both ends that count (port)"
+    assert "as count_include_pad=False does" in finding.remedy
+
+
 def scores(x, training):
     heads = tf.reshape(v1.layers.dense(x, 12, name="heads"), [5, 3, 3, 4])
     heads = tf.transpose(heads, [0, 2, 1, 3])
