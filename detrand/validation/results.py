@@ -186,7 +186,9 @@ class Report:
             computed = [
                 each for each in found if each.kind == "computation" and not _IN_INFERENCE.isdisjoint(each.checks)
             ]
-            if not _is_one_known_fault(computed):  # which may be what exchanges two variables, as a transposition does
+            # One fault may be what exchanges two variables, as a transposition does. To exchange what is computed from
+            # them is the same.
+            if not _is_one_known_fault(computed) or computed[0].fault is Fault.ORDER:
                 found = tuple(each for each in found if each not in computed)
         # Real faults come first. Where they explain all that differs, the names of variables are no fault.
         if any(each.name in _WITH_INITIAL_WEIGHTS and explain_outputs(each.findings) for each in self.checks):

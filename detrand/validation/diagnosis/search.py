@@ -531,7 +531,10 @@ class _Search:
             rest = self._run(done, trial)
             if rest is not None and rest.agree:
                 return trial, rest
-        for trial in itertools.islice(self._trials_of(state, of_one_size(state)), _MOST_RUNS):
+        # Parts may be in an order of the cell's own.
+        is_sure = found is not None and bool(found[0].words) and not found[0].exchanged
+        pairs = () if is_sure else of_one_size(state)
+        for trial in itertools.islice(self._trials_of(state, pairs), _MOST_RUNS):
             rest = self._run(done, trial) if trial.words else None
             if rest is not None and rest.agree:
                 return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
