@@ -498,12 +498,14 @@ class _Explanation:
     def _of_loss_untraced(self, part: _Part) -> Sequence[Finding]:
         train = train_step_of(self.runner.migration)
         of_tf1, of_port = train.line_of_loss("tf1"), train.line_of_loss("port")
+        if of_penalties := findings_of_penalties_in_loss(self.runner, of_port):
+            return of_penalties
         outputs = self.trained[0].comparison.steps[part.step].get("outputs")
         with passing_over():  # a loss that cannot be traced
             if outputs and greatest_absolute([outputs]) and agrees(self.runner.of_step(part.step)):
                 cause = Cause("losses differ, because outputs differ within their tolerance", fault=Fault.UNEXPLAINED)
                 return [self.finding(part, (of_tf1, of_port), "computation", cause)]
-        return findings_of_penalties_in_loss(self.runner, of_port) or [self.finding(part, (of_tf1, of_port))]
+        return [self.finding(part, (of_tf1, of_port))]
 
     def _of_loss(self, part: _Part, step: int) -> Sequence[Finding]:
         runner, steps = self.runner.of_step(step), (self.trained[0].port.steps[step], self.tf1.steps[step])

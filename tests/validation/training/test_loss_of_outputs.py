@@ -562,7 +562,7 @@ def sum_by(count):
         (
             NUMBERS,
             (pinball, swapped_pinball),
-            "loss: labels and outputs are exchanged",
+            "loss: order of the operands of Sub differs: labels, outputs (TF1), outputs, labels (port)",
         ),
         (
             NUMBERS,
