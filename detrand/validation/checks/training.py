@@ -12,7 +12,7 @@ from detrand.comparison.values import Comparison, LeafComparison
 from detrand.errors import passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.steps.comparison import StepsComparison, greatest_absolute
-from detrand.validation.audit.hyperparameters import REGULARIZER
+from detrand.validation.audit.hyperparameters import REGULARIZER, WEIGHT_DECAY
 from detrand.validation.checks.computation import drawn_by_replicas, with_reason
 from detrand.validation.checks.loss import (
     agrees,
@@ -35,7 +35,7 @@ from detrand.validation.checks.penalties import (
     without_penalties,
 )
 from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
-from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program
+from detrand.validation.diagnosis.causes import Cause, causes, describe_causes, in_one_program, of_hyperparameter
 from detrand.validation.diagnosis.causes_of_training import (
     AVERAGES_OF_WEIGHTS,
     MOVING_AVERAGES,
@@ -213,6 +213,7 @@ def _found_in(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained]
         likely = ()
         summary, findings = probe_optimizers(runner, last.tf1, last.port.sliced)
         summaries += [summary] if summary else []
+        findings += tuple(_decay_that_hides(runner)) if last.tf1.without_penalties and not findings else ()
     trainings = {}
     for how, (unguided, counted) in executions.items():
         if not unguided.comparison:
@@ -311,6 +312,17 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
     if named and OPTIMIZER_DIFFERS not in named:  # what the updates alone do not show
         titles = [each for title in titles for each in (named if title == OPTIMIZER_DIFFERS else [title])]
     return tuple(dict.fromkeys(titles)), tuple(of_penalties) + findings
+
+
+def _decay_that_hides(runner: Runner) -> Iterator[Finding]:
+    """Yield that the port's optimizer decays by a different number: with a small learning rate, no update shows it."""
+    of_port = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
+    of_tf1 = runner.tf1.training(runner.port(TRAINING).config.mode).lines
+    made = [lines.get("optimizer", "") for lines in (of_tf1, of_port)]
+    for each in runner.audit.differing:
+        if (each.of, each.name.replace(" ", "_")) == WEIGHT_DECAY:
+            places = (Place("optimizer", line, value) for line, value in zip(made, (each.tf1, each.port), strict=True))
+            yield finding_of_cause(runner, "training", of_hyperparameter(each), *places)
 
 
 def _decay_of_others(runner: Runner, trained: _Trained) -> Cause | None:

@@ -103,6 +103,14 @@ def test_a_decay_of_different_size_is_named_with_both_values():
     assert found.remedy == "use 0.04 in the port"
 
 
+def test_a_decay_that_a_small_learning_rate_hides_is_named():
+    def slowly(groups):
+        return torch.optim.SGD(groups, 1e-7)
+
+    found = finding(decaying(0.02, make=slowly), lambda: v1.train.GradientDescentOptimizer(1e-7))
+    assert found.title == "weight decay differs in the optimizer: 0.04 (TF1), 0.02 (port)"
+
+
 @pytest.mark.parametrize(
     ("make", "title"),
     [
