@@ -46,7 +46,9 @@ def with_decays(runner: Runner) -> Training:
 
 
 def without_penalties(runner: Runner) -> Training | None:
-    """Return TF1's training without the penalties of its loss; None if it has none, or the port's optimizer no decay.
+    """Return TF1's training without the penalties of its loss.
+
+    It is None if the loss has none, or if the port's optimizer is known to decay no weights.
 
     A port's optimizer may add to gradients what TF1's loss adds to them, as the ``weight_decay`` of PyTorch does.
     """

@@ -531,7 +531,7 @@ class _Search:
             rest = self._run(done, trial)
             if rest is not None and rest.agree:
                 return trial, rest
-        # Parts may be in an order of the cell's own.
+        # Where nothing was found, or parts in an order that may be a cell's own, one op may stand for several of TF1.
         is_sure = found is not None and bool(found[0].words) and not found[0].exchanged
         pairs = () if is_sure else of_one_size(state)
         for trial in itertools.islice(self._trials_of(state, pairs), _MOST_RUNS):
