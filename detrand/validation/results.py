@@ -44,6 +44,7 @@ class Fault(enum.Enum):
     RANDOM_OP_ELSEWHERE = enum.auto()  # in another place of the port
     DRAWN_SHAPE = enum.auto()  # of random numbers
     MULTIPLE = enum.auto()  # of TF1's loss
+    CONSTANT = enum.auto()  # the same in each loss
     MASK = enum.auto()  # of random numbers, as a dropout makes one
     SOFTMAX_MASK = enum.auto()  # which elements are 0 after Softmax
     NORMALIZES_IN_TRAINING = enum.auto()  # the port, with statistics of the batch

@@ -34,8 +34,13 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     with passing_over():  # the difference is worth more than its place
         faults = LossFaults(runner)
         known = faults.in_part()
-    if faults is None or known is not None:
-        return _traced(runner, likely) if known is None else [known]
+    if known is not None:
+        return [known]
+    divergences, inputs = tuple[Divergence, ...](), tuple[LossInput, ...]()
+    with passing_over():  # the difference is worth more than its place
+        divergences, inputs = runner.divergences_of_loss()
+    if faults is None:
+        return _traced(runner, likely, divergences, inputs)
     with passing_over():  # the difference is worth more than its place
         if any(each.fault is Fault.MULTIPLE for each in likely) and not faults.is_multiple:
             likely = ()  # two steps may have nearly the same outputs
@@ -43,13 +48,17 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
     if not any(each.confirmed for each in likely):
         with passing_over():  # the difference is worth more than its place
             in_terms = faults.in_terms()
-    found = _traced(runner, () if in_terms else likely)  # what explains the whole loss is no fault of a term
+    likely = () if in_terms else likely  # what explains the whole loss is no fault of a term
+    found = _traced(runner, likely, divergences, inputs)
     # A number that gives TF1's loss may stand for a sum in place of a mean.
     is_reduction = any(each.fault is Fault.SUM_OR_MEAN for each in in_terms)
-    if len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not is_reduction):
+    is_sure = len(found) == 1 and found[0].confirmed and (found[0].tf1 is not None or not is_reduction)
+    if is_sure and not any(_are_swapped(each) for each in divergences):
         return found
     known = None if in_terms else faults.as_a_whole()
-    return list(in_terms) or (found if known is None else [known])
+    if known is not None:
+        return [known]
+    return found if is_sure else list(in_terms) or found
 
 
 def is_reproduced(runner: Runner, of_step: tuple[float, float]) -> bool:
@@ -142,16 +151,21 @@ def _compared(runner: Runner, actual: float, desired: float) -> StepsComparison:
     return compare_trainings(runner.migration, port, tf1)[0]
 
 
-def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
+def _are_swapped(divergence: Divergence) -> bool:
+    """Return whether two tensors are in each other's places, and not those that one op takes."""
+    tf1, port = divergence.operands
+    return divergence.is_swap and set(tf1) != set(port)
+
+
+def _traced(
+    runner: Runner, likely: Sequence[Cause], divergences: Sequence[Divergence], inputs: Sequence[LossInput]
+) -> list[Finding]:
     """Return a finding for each difference of the ops of the loss; none if it cannot be traced.
 
     What explains the whole loss says more than the ops at which the losses diverge, unless one op is all that differs.
     A loss that is a multiple of TF1's leaves no tensor that could be given TF1's value, but has multiples of its
     gradients.
     """
-    divergences, inputs = tuple[Divergence, ...](), tuple[LossInput, ...]()
-    with passing_over():  # the difference is worth more than its place
-        divergences, inputs = runner.divergences_of_loss()
     findings = [finding_of(runner, each, causes_of_loss(each, inputs), "training") for each in divergences]
     train = train_step_of(runner.migration)
     found = [with_lines_of_losses(replace(each, title=f"loss: {each.title}"), train) for each in findings]
@@ -164,6 +178,8 @@ def _traced(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
             known = _replaced(runner, finding, cause._replace(title=f"loss: {cause.title}", confirmed=confirmed))
             return [known if is_in_tf1 else replace(known, port=place_of(op, ""))]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
+    if whole.fault is Fault.CONSTANT and len(found) == 1:  # it does no harm
+        return [_replaced(runner, found[0], whole)]
     if is_summed and in_one_place and found[0].fault not in _LESS_THAN_A_SUM:
         return found
     are_named = all(each.fault not in _ONLY_OPS for each in found)

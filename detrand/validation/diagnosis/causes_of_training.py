@@ -794,7 +794,7 @@ def _loss_of_outputs(
         if far is None or is_close(far, loss - desired):
             of_port = f"TF1's {'+' if loss > desired else '-'} {abs(loss - desired):.6g}"
             constant = f"the losses differ by a constant: the port's is {of_port}"
-            yield Cause(constant, "the gradients agree")
+            yield Cause(constant, "the gradients agree", fault=Fault.CONSTANT)
             return
     for cause, name, convert in CONVERSIONS:
         if _agrees_with(convert, tf1.steps, port_loss):
