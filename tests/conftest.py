@@ -64,11 +64,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def items_of_other_thirds(items, number):
-    """Return those of the slow cases that are not in a third; each third has a slow case of each test with any."""
+    """Return those of the slow cases that are not in a third.
+
+    Each third has a slow case of each test with any, and, of the tests without cases, a slow one of each module.
+    """
     slow = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow"):
-            slow[item.nodeid.partition("[")[0]].append(item)
+            slow[item.nodeid.partition("[" if hasattr(item, "callspec") else "::")[0]].append(item)
     return {item for cases in slow.values() for item in {*cases}.difference(cases[number % len(cases) :: 3])}
 
 

@@ -106,6 +106,7 @@ def test_spreads_are_ordered_and_finite(results):
                 assert 0 < spread["lower_quartile"] <= spread["median"] <= spread["upper_quartile"] < math.inf
 
 
+@pytest.mark.slow
 def test_ops_are_counted_in_functions(results):
     for result in results["results"]:
         is_function = result["workload"].startswith("shim/tf.function/")

@@ -208,6 +208,7 @@ def test_each_check_is_a_test(run, pytester, monkeypatch):
     assert not any("detrand/testing.py" in line for line in result.stdout.lines)
 
 
+@pytest.mark.slow
 def test_only_the_selected_checks_run(run, monkeypatch):
     validated = []
     validate = validate_module.validate

@@ -243,6 +243,7 @@ def test_a_step_that_is_interrupted_at_any_line_is_left(draws):
         for _ in range(3):
             step()
         outer, count = cursors.current(), len(lines_run(step))
+        gc.freeze()  # what is there by now would make each collection slow
         for number in range(count):
             assert interrupted_at(number, step, KeyboardInterrupt)
             gc.collect()  # the interrupt refers to the step's frames

@@ -80,6 +80,7 @@ def test_every_link_has_its_anchor(text):
     assert {link.removeprefix("#") for link in page.links} <= set(page.anchors)
 
 
+@pytest.mark.slow
 def test_a_finding_shows_both_lines_with_their_numbers_among_others(report, text):
     with open(__file__, encoding="utf-8") as file:
         lines = file.read().splitlines()

@@ -118,6 +118,7 @@ def residual(inputs, training, *, strides=(2, 1)):
 WIDE = np.random.default_rng(2).normal(size=(2, 16, 16, 4)).astype("f4")
 
 
+@pytest.mark.slow
 def test_a_stride_in_another_unit_is_named_in_both_units_and_nowhere_else():
     report = validate(Migration(tf1=residual, port=shim_port(residual, strides=(1, 2)), inputs=WIDE))
     titles = {finding.title: finding.count for finding in report.findings}
@@ -317,6 +318,7 @@ def looked(inputs, training):
     return dense(tf.tanh(inputs) + tf.nn.embedding_lookup(table, rows), 2, "last")
 
 
+@pytest.mark.slow
 def test_indices_that_are_shifted_are_named_without_what_keras_adds():
     report = validate(Migration(tf1=looked, port=Looked, inputs=ROWS))
     assert report.findings[0].title == "only the port adds 1", str(report)
@@ -343,6 +345,7 @@ def test_the_slope_of_a_leaky_relu_is_named_however_it_is_written(leaky):
     assert finding.confirmed
 
 
+@pytest.mark.slow
 def test_a_leaky_relu_in_place_of_another_activation_has_its_slope():
     finding = only_finding_of(
         lambda inputs, training: rows(inputs, training, step=LEAKY["by maximum"]),
@@ -418,6 +421,7 @@ def test_an_activation_in_another_place_is_one_finding_in_training_too():
     assert finding.checks == ("constant-weights", "random-inference", "random-training", "constant-mode")
 
 
+@pytest.mark.slow
 def test_the_form_of_a_normalization_does_not_hide_the_order_of_ops():
     def expanded(inputs):
         mean, variance = tf.nn.moments(inputs, [0])
@@ -506,6 +510,7 @@ def causal(inputs, training, *, padding="VALID"):
     return tf.sigmoid(gate) * tf.tanh(hidden)
 
 
+@pytest.mark.slow
 def test_padding_that_is_shared_with_another_convolution_is_a_padding():
     finding = only_finding(causal, IMAGES, padding="SAME")
     assert finding.title == "padding differs: VALID after Pad [[0 0] [2 0] [0 0]] (TF1), SAME (port)", str(finding)
@@ -516,6 +521,7 @@ def activated(inputs, training, *, step=tf.nn.silu):
     return dense(step(dense(step(dense(inputs, 5, "first")), 5, "second")), 2, "last")
 
 
+@pytest.mark.slow
 def test_a_number_in_a_gelu_does_not_stand_for_the_sigmoid_of_a_silu():
     """If the port's 0.5 gets TF1's sigmoid of the input, what is left of the GELU differs once more."""
 
@@ -636,6 +642,7 @@ def weighted(inputs, training, *, axis=1, more=(..., tf.newaxis)):
     return tf.tanh(tf.reshape(hidden[more] * weights[more], (-1, 6)))
 
 
+@pytest.mark.slow
 def test_operands_that_both_have_one_more_axis_are_along_the_same_axes():
     finding = only_finding(weighted, IMAGES, axis=0, more=(...,))
     assert not [title for title in (finding.title, *finding.others) if "axis of an operand" in title], str(finding)
@@ -746,6 +753,7 @@ def read_twice(inputs, training, *, axis=2, by_einsum=False):
     return dense(read if by_einsum else read[:, 0], 2, "last")
 
 
+@pytest.mark.slow
 def test_the_axis_of_a_softmax_in_a_loop_is_named_though_the_first_one_is_uniform():
     finding = only_finding_of(read_twice, shim_port(read_twice, axis=1, by_einsum=True), IMAGES)
     assert finding.title == "axis of Softmax differs: 2 (TF1), 1 (port)", str(finding)

@@ -528,6 +528,7 @@ def test_a_finding_of_a_variable_has_its_name_in_the_port():
     assert (finding.tf1.op, finding.port.op) == ("logits/kernel", "sequential/head/kernel")
 
 
+@pytest.mark.slow
 def test_eager_code_that_computes_something_else_is_no_rounding():
     """In a ``tf.function`` the port is right, so that float64 shows no difference."""
 

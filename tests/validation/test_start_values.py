@@ -126,6 +126,7 @@ def test_an_expected_difference_is_accepted(expect, accepted):
         assert report.summary.endswith("; not needed in expect: regularizers-match, training-steps")
 
 
+@pytest.mark.slow
 def test_an_expected_difference_is_needed_or_not_only_where_its_check_runs():
     report = validate(migration(("initializers-match", "regularizers-match")), checks=["regularizers-match"])
     assert report.not_needed == ("regularizers-match",)

@@ -76,6 +76,7 @@ def test_outputs_that_no_pattern_matches_are_held_to_a_few_ulps():
         assert rtol == 0 and atol / 2**-23 in (4, 8, 16)  # the outputs are between 1 and 8
 
 
+@pytest.mark.slow
 def test_the_path_of_an_output_covers_no_other_output():
     def starred(inputs, training, off=0.0):
         hidden = forward(inputs, training)["hidden"]

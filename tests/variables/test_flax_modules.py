@@ -31,6 +31,7 @@ class Block(nnx.Module):
         return self.head(self.norm(self.stem[0](x)))
 
 
+@pytest.mark.slow
 def test_names_and_flags_are_those_of_the_state_in_the_order_of_creation():
     assert {name: (spec.shape, spec.trainable) for name, spec in detrand.variables_of(Block()).items()} == {
         "stem.0.kernel": ((3, 3, 3, 8), True),

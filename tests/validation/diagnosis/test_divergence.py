@@ -204,6 +204,7 @@ class OnlyEagerly(port(activation=tf.nn.leaky_relu)):
         return outputs if float(tf.reduce_sum(outputs)) > 0 else outputs * 0
 
 
+@pytest.mark.slow
 def test_a_port_that_cannot_be_traced_fails_without_a_divergence():
     report = validate(Migration(tf1=network, port=OnlyEagerly, inputs=IMAGES))
     check = next(check for check in report.checks if check.name == "random-inference")

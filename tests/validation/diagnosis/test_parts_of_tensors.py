@@ -195,6 +195,7 @@ class Cells(keras.Model):
         return hidden
 
 
+@pytest.mark.slow
 def test_gates_that_a_class_of_two_layers_exchanges_are_one_finding():
     migration = Migration(tf1=cells, port=lambda: Cells(True), inputs=SEQUENCES)
     (finding,) = validate(migration, checks=["random-inference"]).findings

@@ -545,6 +545,7 @@ def test_a_module_is_no_factory():
         of_images(Images())
 
 
+@pytest.mark.slow
 def test_a_function_that_calls_a_module_is_told_to_return_it():
     module = Images()
     report = validate(of_images(lambda: lambda x, training: module(x)), checks=["variables-match"])
@@ -628,6 +629,7 @@ class Branches(nnx.Module):
         return self.dropout(nnx.tanh(self.first(x))) - second
 
 
+@pytest.mark.slow
 def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
     rows = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     migration = Migration(tf1=branches, port=lambda: Branches(nnx.Rngs(0)), inputs=rows)
@@ -654,6 +656,7 @@ class InLists(nnx.Module):
         return x.reshape(x.shape[0], -1)
 
 
+@pytest.mark.slow
 def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds():
     migration = Migration(tf1=normalized_images, port=lambda: InLists(nnx.Rngs(0)), inputs=IMAGES)
     report = validate(migration, checks=["variables-match", "initializers-match"])

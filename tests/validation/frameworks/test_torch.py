@@ -328,6 +328,7 @@ def test_pytorch_draws_the_initial_values_of_a_port():
     assert ("torch.Tensor.normal_", "init") in drawn and {phase for _, phase in drawn} == {"init"}
 
 
+@pytest.mark.slow
 def test_a_second_bias_that_is_trained_is_one_finding():
     report = validate(of_tagger(lambda: Tagger(is_frozen=False)), checks=["variables-match", "training-steps"])
     (finding,) = report.findings
@@ -510,6 +511,7 @@ def test_the_remedy_for_a_flattened_image_names_the_entry_of_a_name_map():
     assert finding.remedy.endswith("or rearrange the kernel after it: dense_to_torch(name, flattened=shape)")
 
 
+@pytest.mark.slow
 def test_pytorchs_own_initial_values_are_findings_with_their_lines():
     class Default(Images):
         def __init__(self):
@@ -879,6 +881,7 @@ def test_a_frozen_parameter_is_not_trained():
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_a_module_is_made_with_equal_numbers_and_leaves_the_generator_as_it_was():
     drawn = []
 
@@ -894,6 +897,7 @@ def test_a_module_is_made_with_equal_numbers_and_leaves_the_generator_as_it_was(
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_penalties_in_the_loss_of_a_module_that_has_a_fault_are_no_finding():
     made = []
 

@@ -90,6 +90,7 @@ def report_of(fault=""):
     return validate(migration, checks=["constant-weights", "random-training"])
 
 
+@pytest.mark.slow
 def test_a_sound_port_passes():
     report = report_of()
     assert report.ok, str(report)

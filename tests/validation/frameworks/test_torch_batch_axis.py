@@ -86,6 +86,7 @@ def test_several_layers_are_one_finding():
     assert finding.title == "axis of the batch differs: 0 (TF1), 1 (port)"
 
 
+@pytest.mark.slow
 def test_another_fault_after_it_is_named_too():
     first, second = findings(batch_first=(True, False), activation=torch.relu)
     assert first.title == TITLE.format("second")

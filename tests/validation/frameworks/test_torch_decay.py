@@ -78,6 +78,7 @@ def test_a_decay_in_the_optimizer_is_a_penalty_in_the_loss():
     assert not report.audit.differing
 
 
+@pytest.mark.slow
 def test_a_decay_in_both_the_loss_and_the_optimizer_differs():
     made = []
 
@@ -97,6 +98,7 @@ def test_a_decay_of_variables_that_tf1_does_not_penalize_is_named():
     assert found.remedy == "leave hidden/bias, scores/bias out of the weight decay of the port's optimizer"
 
 
+@pytest.mark.slow
 def test_a_decay_of_different_size_is_named_with_both_values():
     found = finding(decaying(0.02))
     assert found.title == "weight decay differs in the optimizer: 0.04 (TF1), 0.02 (port)"
@@ -130,6 +132,7 @@ def test_a_penalty_that_the_port_lacks_is_still_a_finding():
     assert finding(momentum).title == "loss: only TF1 adds this term to the loss"
 
 
+@pytest.mark.slow
 def test_what_an_optimizer_that_decays_does_to_larger_gradients_is_found():
     def clipping(groups):
         optimizer = momentum(groups)

@@ -368,6 +368,7 @@ class SharedHeads(nn.Module):
         return self.last(context.transpose(1, 2).reshape(-1, 5, 8))
 
 
+@pytest.mark.slow
 def test_the_axes_of_what_an_unknown_function_takes_are_no_fault():
     def attention(x, training):
         query, key, value = (

@@ -72,6 +72,7 @@ class NotShifted(Decoder):
         return words
 
 
+@pytest.mark.slow
 def test_words_that_are_not_shifted_are_one_finding_at_the_embedding():
     assert not findings(decoder, Decoder, PHRASES)
     (finding,) = findings(decoder, NotShifted, PHRASES)
@@ -363,6 +364,7 @@ def test_dropouts_of_branches_that_run_in_a_different_order_are_no_fault():
     assert findings(branches, Branches, ROWS, ["random-training"]) == ()
 
 
+@pytest.mark.slow
 def test_dropouts_that_a_port_has_after_its_last_layer_only_are_missing_after_the_others():
     (found,) = findings(layers_with_dropouts, LastDropout, ROWS, ["random-training"])
     assert (found.fault, found.count) == (Fault.RANDOM_OP_OF_TF1, 2)
@@ -389,6 +391,7 @@ class InLists(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_the_data_flow_pairs_layers_of_a_module_that_keeps_them_by_their_kinds():
     with enable_v1_layers():
         report = validate(Migration(tf1=normalized, port=InLists, inputs=ROWS), checks=["variables-match"])
@@ -421,6 +424,7 @@ class JoinedAlongTime(Joined):
         return super().forward(x)[:, : x.shape[1]]
 
 
+@pytest.mark.slow
 def test_the_axis_along_which_a_port_concatenates_is_named():
     rows = NUMBERS.normal(size=(3, 4, 4)).astype(np.float32)
     assert findings(joined, Joined, rows) == ()
@@ -452,6 +456,7 @@ class Siamese(nn.Module):
         return {"left": left, "right": right}
 
 
+@pytest.mark.slow
 def test_inputs_that_go_through_a_tower_at_once_are_not_said_to_be_used_by_the_port_only():
     images = [NUMBERS.normal(size=(3, 4, 4, 2)).astype(np.float32) for _ in range(2)]
     found = findings(siamese, Siamese, tuple(images))

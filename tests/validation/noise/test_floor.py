@@ -558,6 +558,7 @@ def test_rounding_is_measured_where_outputs_differ_by_more_than_some_ulps(report
     assert not any(check.noise for check in validate(migration(shim_port(in_other_words))).checks)
 
 
+@pytest.mark.slow
 def test_the_text_shows_floor_tolerance_and_distance(report):
     noise = report.checks[5].noise.outputs["['logits']"]
     text = str(report)
@@ -607,6 +608,7 @@ migration = detrand.Migration(tf1=tf1, port=Off, inputs=np.ones((2, 5), "f"))
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_compares_as_the_guide_does_if_asked(tmp_path, capsys):
     file, golden = tmp_path / "off_by_little.py", tmp_path / "golden.npz"
     file.write_text(FILE)

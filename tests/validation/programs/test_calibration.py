@@ -75,6 +75,7 @@ def test_a_fault_behind_a_dead_relu_is_found():
     assert failed(report) == ["constant-weights", "random-training"], str(report)
 
 
+@pytest.mark.slow
 def test_an_activation_in_training_only_is_found():
     def program(x, training, activation):
         hidden = dense(x, 16, "hidden")
@@ -187,6 +188,7 @@ def test_a_tf_function_in_the_port_draws_what_tf1_draws():
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_variables_that_exist_in_training_only_get_distinct_weights():
     def program(x, training, activation):
         hidden = tf.nn.relu(dense(x, 16, "hidden"))

@@ -46,6 +46,7 @@ def test_a_port_that_makes_variables_in_a_different_order_passes():
     assert "distinct weights: outputs identical" in report.checks[4].summary
 
 
+@pytest.mark.slow
 def test_swapped_variables_are_found():
     report = validate(Migration(tf1=gated, port=lambda: Gated(swapped=True), inputs=INPUTS, name_map="port/{}".format))
     assert failed(report) == ["variables-match", "constant-weights", "random-inference", "random-training"]

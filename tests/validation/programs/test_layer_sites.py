@@ -137,6 +137,7 @@ def test_a_rate_that_nothing_computes_has_the_line_of_the_optimizer(rate):
     assert lines["learning_rate"] == lines["optimizer"]
 
 
+@pytest.mark.slow
 def test_the_rate_of_tf1_has_the_line_that_computes_it():
     """A schedule of TF1 is a tensor: the line of the optimizer does not show it."""
     of_rate = []

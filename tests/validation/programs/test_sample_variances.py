@@ -95,6 +95,7 @@ def v1_layers():
         yield
 
 
+@pytest.mark.slow
 def test_a_keras_port_of_a_fused_normalization_trains_as_tf1():
     report = validate(migration())
     assert report.verdict == "passed", str(report)

@@ -151,6 +151,7 @@ def test_an_op_that_only_the_ports_gradient_has_is_found(activation):
     assert "# of the straight-through estimator" in finding.port.source
 
 
+@pytest.mark.slow
 def test_an_op_that_only_tf1s_gradient_has_is_found():
     migration = trained(quantized(straight_through_near_0), lambda: Quantized(straight_through), of_one)
     (finding,) = validate(migration, checks=["training-steps"]).findings
@@ -159,6 +160,7 @@ def test_an_op_that_only_tf1s_gradient_has_is_found():
     assert "# of the straight-through estimator" in finding.tf1.source
 
 
+@pytest.mark.slow
 def test_gradients_in_slices_are_compared_too():
     def tf1(words, training):
         rows = tf.nn.embedding_lookup(v1.get_variable("words/embeddings", (9, 6)), words)

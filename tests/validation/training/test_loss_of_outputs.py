@@ -136,6 +136,7 @@ def test_a_loss_is_compared_of_the_outputs_of_tf1():
     assert len([title for title in titles if title.startswith("loss:")]) == 1
 
 
+@pytest.mark.slow
 def test_losses_that_differ_by_a_tolerated_difference_of_outputs_are_no_difference_of_the_loss():
     class Shifted(keras.layers.Dense):
         def call(self, x):
@@ -269,6 +270,7 @@ def cross_entropy_of_logits(labels, outputs):
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=outputs))
 
 
+@pytest.mark.slow
 def test_the_sign_of_an_entropy_is_no_constant_where_policies_are_nearly_uniform():
     """The gradient of an entropy is next to 0 there."""
 
@@ -361,6 +363,7 @@ def test_a_sum_beside_regularization_is_one_finding():
     assert (finding.title, finding.confirmed) == (SUMS.format(6), "so it is in each of 3 steps")
 
 
+@pytest.mark.slow
 def test_a_loss_of_logits_in_place_of_probabilities_is_one_finding():
     model = detrand.Migration(
         tf1=lambda x, training: tf.nn.sigmoid(dense(x, 4, "a")),
@@ -476,6 +479,7 @@ def test_a_rewritten_loss_that_no_number_explains_is_one_possible_finding():
     assert finding.others
 
 
+@pytest.mark.slow
 def test_the_term_of_a_rewritten_loss_that_another_op_computes_is_named():
     loss = regrouped(of_exp=tf.identity)
     (finding,) = validated(loss, of_tf1=variational, labels=NUMBERS, checks=["training-steps"]).findings
@@ -644,6 +648,7 @@ def test_labels_and_outputs_that_broadcast_are_named(losses, title, remedy, conf
         assert place.line.endswith(f":{line_of(broadcasting)}")
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_divided_by_a_count_is_a_mean():
     def tf1(labels, outputs):
         return of_tf1.mean_squared_error(labels, outputs) + of_tf1.absolute_difference(labels, outputs)
@@ -668,6 +673,7 @@ def test_losses_of_no_constant_ratio_are_given_by_their_values():
     assert not [each for each in words if "the port's loss is" in each]
 
 
+@pytest.mark.slow
 def test_a_term_that_the_port_lacks_is_named_with_its_line():
     def with_penalty(labels, outputs):
         penalty = tf.reduce_mean(tf.abs(outputs))
@@ -767,6 +773,7 @@ def with_exponentials(*weights):
     return loss
 
 
+@pytest.mark.slow
 def test_numbers_any_of_which_explains_the_loss_are_the_factor_of_one_term():
     losses = with_exponentials(0.1), with_exponentials(0.4, 0.5)
     (finding,) = validated(losses[1], of_tf1=losses[0], labels=NUMBERS, checks=["training-steps"]).findings
@@ -804,6 +811,7 @@ def test_a_mean_in_place_of_a_sum_that_is_divided_by_another_count_is_a_reductio
     assert finding.confirmed
 
 
+@pytest.mark.slow
 def test_counts_that_a_loss_is_divided_by_are_no_sum_in_place_of_a_mean():
     def of_rows(labels, outputs):
         return tf.reduce_sum(cross_entropy(labels, outputs)) / 6.0
@@ -978,6 +986,7 @@ class Counting(keras.layers.Dense):
         return super().call(inputs)
 
 
+@pytest.mark.slow
 def test_what_is_not_seen_when_the_losses_are_computed_again_has_no_cause():
     made = []
 
@@ -1026,6 +1035,7 @@ def swapped_cycle_loss(labels, outputs):
     return cycle + 0.1 * tf.reduce_mean(tf.square(outputs["there"] - outputs["back"]))
 
 
+@pytest.mark.slow
 def test_two_outputs_that_are_exchanged_in_a_line_of_a_loss_are_named():
     train = detrand.TrainStep(
         labels=numbers(6, 4, seed=1),

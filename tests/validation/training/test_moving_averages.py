@@ -57,12 +57,14 @@ def test_the_same_momentum_passes(decay):
     assert validated(1e-3, decay, decay).ok
 
 
+@pytest.mark.slow
 def test_another_momentum_fails():
     check = validated(1e-3, 0.999, 0.99)
     assert not check.ok
     assert "momentum differs: 0.999 (TF1), 0.99 (port)" in check.causes
 
 
+@pytest.mark.slow
 def test_a_variance_that_is_slightly_too_small_fails():
     check = validated(1.0, 0.999, 0.999, share=0.9975)
     assert not check.ok
@@ -156,11 +158,13 @@ def test_another_share_of_a_weight_is_named():
     assert found.remedy == "use 0.125 in the port"
 
 
+@pytest.mark.slow
 def test_a_variable_that_follows_a_weight_in_one_program_only_is_named():
     found = finding_of_teacher(0.0)
     assert found.title == "only TF1 moves teacher/w towards the weights, by 0.125 of the distance in each step"
 
 
+@pytest.mark.slow
 def test_updates_without_one_ratio_in_all_steps_are_no_momentum():
     found = finding_of_teacher(lambda step: SHARE / (1 + keras.ops.cast(step, "float32")))
     assert found.title.startswith("updates of teacher/w differ") and not found.confirmed

@@ -123,6 +123,7 @@ def report_of_jump():
     return validate(kinked(in_two_sums=True), checks=["training-steps"])
 
 
+@pytest.mark.slow
 def test_a_gradient_may_jump_where_rounding_makes_tf1s_jump():
     (found,) = report_of_jump().checks
     assert found.ok, found.details
@@ -136,6 +137,7 @@ def test_a_gradient_may_jump_where_rounding_makes_tf1s_jump():
     assert all(row.ok and row.used <= 1 for row in noise_rows(found))
 
 
+@pytest.mark.slow
 def test_a_fault_beside_such_a_gradient_is_found():
     inputs = np.concatenate([TERMS, 1e-3 * np.abs(TERMS)])
     faulty = kinked(off=1e-3)

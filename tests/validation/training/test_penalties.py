@@ -243,6 +243,7 @@ def test_the_line_of_a_regularizer_is_named_without_training():
     assert "keras.layers.Dense(3" in finding.port.source
 
 
+@pytest.mark.slow
 def test_a_penalty_trains_what_the_loss_does_not_depend_on():
     """The last layers of a network may lead to no output."""
 

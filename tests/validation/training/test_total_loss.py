@@ -167,6 +167,7 @@ def test_a_loss_that_the_model_returns_is_not_added():
     assert detrand.validate(detrand.Migration(tf1=tf1, port=Returning, inputs=numbers(4, 3), train=train)).ok
 
 
+@pytest.mark.slow
 def test_the_finding_of_a_regularizer_has_both_lines():
     report = validated(model(regularizer=l2), plain, lambda: Port(decay=0.02))
     finding = next(each for each in report.findings if each.kind == "regularizers")

@@ -198,6 +198,7 @@ def test_clipping_as_gradients_are_computed_is_named():
     assert finding.title == "clipping of gradients differs: global norm 0.2 (TF1), none (port)"
 
 
+@pytest.mark.slow
 def test_a_gradient_of_zeros_is_none_in_the_port():
     assert detrand.validate(sound_ports()["gradient_of_zeros_against_none"]()).ok
 
@@ -207,6 +208,7 @@ def recurrent(x, training):
     return tf.nn.dynamic_rnn(cell, x, dtype=tf.float32)[1].h
 
 
+@pytest.mark.slow
 def test_small_updates_of_a_bias_that_holds_the_forget_bias_are_rounded_with_it():
     train = detrand.TrainStep(
         labels=numbers(5, 4),
