@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand import Migration, validate
+from detrand import Migration, track_tf1_style_variables, validate
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1
@@ -758,3 +758,39 @@ def test_the_axis_of_a_softmax_in_a_loop_is_named_though_the_first_one_is_unifor
     finding = only_finding_of(read_twice, shim_port(read_twice, axis=1, by_einsum=True), IMAGES)
     assert finding.title == "axis of Softmax differs: 2 (TF1), 1 (port)", str(finding)
     assert finding.remedy == "compute Softmax along TF1's axis"
+
+
+@pytest.mark.slow_except("number")
+@pytest.mark.parametrize(
+    ("of_tf1", "of_port", "title"),
+    [
+        (
+            lambda rows: rows / 12.0,
+            keras.layers.Normalization(mean=0.0, variance=12.0),
+            "divisor differs: 12.0 (TF1), ",
+        ),
+        (
+            lambda rows: tf.tanh(2 * rows),
+            lambda rows: 2 * tf.tanh(rows),
+            "order of ops differs: Mul, then Tanh (TF1), ",
+        ),
+    ],
+    ids=["number", "order"],
+)
+def test_a_fault_is_one_finding_where_the_port_adds_up_what_follows_in_another_order(of_tf1, of_port, title):
+    def parts(inputs):
+        return [dense(each, 1, name) for each, name in zip(inputs, ("deep", "wide", "last"), strict=True)]
+
+    def tf1(first, second, third, training):
+        deep, wide, last = parts([of_tf1(first), second, third])
+        return deep + (tf.add_n([wide, last]) + v1.get_variable("bias", (1,)))
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, first, second, third, training=False):
+            deep, wide, last = parts([of_port(first), second, third])
+            return (deep + wide) + (last + v1.get_variable("bias", (1,)))
+
+    finding = only_finding_of(tf1, Port, [ROWS[:, :1], ROWS[::-1].copy(), ROWS * 2])
+    assert finding.title.startswith(title), str(finding)
+    assert finding.confirmed.endswith("the rest agrees")

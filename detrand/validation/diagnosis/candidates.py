@@ -18,13 +18,14 @@ from typing import NamedTuple
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.matching import Program, TraceComparison
-from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, PLUMBING, kind
+from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, COPIES, MOVES, PLUMBING, kind
 from detrand.validation.frameworks.traces import Edge, TracedOp
 
 _MOST_NEAR, _MOST_STEPS = 20, 8  # ops that are looked at for counterparts, and along a chain
 _AGAIN = re.compile(r"_\d+(?=/|$)")  # the number of a name that has been used before
 _OF_TWO = COMMUTATIVE | {"Sub", "RealDiv", "Pow", "FloorDiv", "Greater", "GreaterEqual", "Less", "LessEqual"}
 _PRODUCTS = {"MatMul", "Einsum"}
+_IN_ANY_ORDER = {"AddV2", "Mul"}
 _SPLITTING = {"Split", "SplitV", "Unpack", "StridedSlice"}
 _MOST_PARTS = 4  # as the gates of an LSTM
 
@@ -33,11 +34,27 @@ Pair = tuple[str, str, Edge | None]
 
 
 def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) -> Iterator[Pair]:
-    """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first."""
+    """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first.
+
+    Sums of the same terms in another order come last: they differ with each term that does.
+    """
+    of_sums, later = _added_in_another_order(state), list[Pair]()
+    for pair in _pairs(state, edges_of):
+        if of_sums.isdisjoint(map(op_of, pair[:2])):
+            yield pair
+        else:
+            later.append(pair)
+    yield from later
+
+
+def _pairs(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) -> Iterator[Pair]:
+    """Yield the pairs of `candidates` in the order of how near they are."""
     tf1, port = state.tf1, state.port
     tf1_op, port_op = state.first_ops()
     if tf1_op is not None and port_op is not None and users(tf1, tf1_op) == users(port, port_op):
         yield from same_outputs(state, tf1_op, port_op)
+    for first, second in _besides_constants(state):
+        yield from same_outputs(state, first, second)
     yield from _moved_differently(state)
     takes = defaultdict(list)
     for op in port.diverged:
@@ -195,6 +212,89 @@ def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, positio
     for tf1_number, (tf1_tensor, (number, port_tensor)) in enumerate(zip(op.inputs, inputs, strict=True)):
         if tf1_number != position and not are_equal(tf1_tensor, port_tensor):
             yield tf1_tensor, port_tensor, (other.name, number)
+
+
+def _besides_constants(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
+    """Yield diverged ops of one type that take the same tensors besides constants: one number or attribute differs."""
+    tf1, port = (
+        [
+            (op, taken)
+            for op in program.diverged
+            if (taken := [name for n, name in enumerate(op.inputs) if f"input {n}" not in op.constants])
+            and all(name in program.matched for name in taken)
+        ]
+        for program in (state.tf1, state.port)
+    )
+    for (op, of_tf1), (other, of_port) in itertools.product(tf1, port):
+        if op.type == other.type and len(of_tf1) == len(of_port) and _are_pairs(state, of_tf1, of_port):
+            yield op, other
+
+
+def _are_pairs(state: TraceComparison, tf1: Sequence[str], port: Sequence[str]) -> bool:
+    return all(other in state.tf1.matched[name] for name, other in zip(tf1, port, strict=True))
+
+
+def _added_in_another_order(state: TraceComparison) -> set[str]:
+    """Return the ops of sums and products whose terms or factors the programs have in common, but for a difference."""
+    found = set[str]()
+    for tf1, port in itertools.product(_operations(state.tf1), _operations(state.port)):
+        positions = {name: number for number, name in enumerate(tf1.terms)}
+        shared = [
+            next((positions[each] for each in state.port.matched.get(name, ()) if each in positions), None)
+            for name in port.terms
+        ]
+        if kind(tf1.op) == kind(port.op) and len(tf1.terms) == len(port.terms) and {*shared} != {None}:
+            differing = iter(number for number in positions.values() if number not in shared)
+            order = [next(differing) if each is None else each for each in shared]
+            of_port = {frozenset(order[number] for number in each) for each in port.partial.values()}
+            if of_port != {*map(frozenset, tf1.partial.values())}:
+                found.update(tf1.partial, port.partial)
+    return found
+
+
+class _Operation(NamedTuple):
+    """A sum or product that several diverged ops compute.
+
+    Attributes:
+      op: the last of them.
+      terms: its terms or factors.
+      partial: name of each op -> the positions of the terms that it adds up.
+    """
+
+    op: TracedOp
+    terms: list[str]
+    partial: dict[str, list[int]]
+
+
+def _operations(program: Program) -> list[_Operation]:
+    """Return the sums and products of more terms or factors than one op takes."""
+    inner = set[str]()
+
+    def add(operation: _Operation, op: TracedOp) -> None:
+        start = len(operation.terms)
+        for tensor in op.inputs:
+            before = _before_copies(program, tensor)
+            if before is not None and kind(before) == kind(op) and before.name not in inner:
+                inner.add(before.name)
+                add(operation, before)
+            else:
+                operation.terms.append(tensor)
+        operation.partial[op.name] = [*range(start, len(operation.terms))]
+
+    found = []
+    for op in reversed(program.diverged):
+        if kind(op) in _IN_ANY_ORDER and op.name not in inner:
+            add(operation := _Operation(op, [], {}), op)
+            found += [operation] if len(operation.partial) > 1 else []
+    return found
+
+
+def _before_copies(program: Program, tensor: str) -> TracedOp | None:
+    """Return the op of which a tensor is a copy, in another shape or not; None if several ops take it."""
+    op = program.trace.ops.get(op_of(tensor))
+    while op is not None and len(_takers(program, op)) == 1 and kind(op) in COPIES:
+        op = program.trace.ops.get(op_of(op.inputs[0]))
+    return op if op is not None and len(_takers(program, op)) == 1 else None
 
 
 def _take_alike(op: TracedOp, other: TracedOp) -> bool:

@@ -444,7 +444,8 @@ class TrainedPort:
     def _share_of(self, whole: tf.Tensor, gradient: Any) -> Any:
         """Return a replica's share of a whole gradient, in the slices of its own gradient.
 
-        Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first.
+        Optimizers leave rows without slices as they are. Keras 3's see each slice of a row; others add them up first. A
+        slice of zeros, as of an example without weight, stays one.
         """
         indices = gradient.indices if self.is_of_keras3 else tf.unique(gradient.indices)[0]
 
@@ -458,7 +459,9 @@ class TrainedPort:
         shares = rows / count
         if self.is_of_keras3:
             own = tf.cast(gradient.values, whole.dtype)
-            shares = tf.where(count > 1, own + (shares - summed(own) / count), shares)
+            size = summed(tf.abs(own))
+            part = tf.where(size > 0, tf.abs(own) / size, 1 / count)
+            shares = tf.where(count > 1, own + (rows - summed(own)) * part, shares)
         return tf.IndexedSlices(shares, indices, gradient.dense_shape)
 
     def _trained_variables(self) -> list[Any]:

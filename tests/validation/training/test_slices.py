@@ -125,6 +125,26 @@ def test_an_argument_of_the_optimizer_that_changes_no_other_variable_is_not_the_
         assert second == "epsilon differs in the optimizer: 0 (TF1), 1e-07 (port)"
 
 
+def test_examples_without_weight_have_no_slices_that_keras_squares():
+    weights = np.array([1, 0, 1], np.float32)
+
+    def tf1_loss(labels, outputs):
+        return tf.reduce_mean(weights[:, np.newaxis] * (outputs - labels) ** 2)
+
+    (finding,) = check(
+        tf1=lambda ids, training: tf.gather(v1.get_variable("table", (12, 3)), ids),
+        port=LookedUpOnce,
+        inputs=np.array([0, 0, 1]),
+        labels=np.ones([3, 3], np.float32),
+        tf1_loss=tf1_loss,
+        port_loss=lambda labels, outputs: 0.8 * tf1_loss(labels, outputs),
+        tf1_optimizer=lambda: v1.train.AdagradOptimizer(0.1),
+        port_optimizer=lambda: keras.optimizers.Adagrad(0.1, epsilon=0.0),
+        metrics={},
+    ).findings
+    assert finding.title.startswith("loss: only the port multiplies by 0.8"), finding.title
+
+
 @pytest.mark.slow_except("keras_each_row_once")
 @pytest.mark.parametrize(
     ("ids", "optimizer"),
@@ -146,6 +166,12 @@ class LookedUp(keras.layers.Layer):
     @track_tf1_style_variables
     def call(self, ids, training=False):
         return tf.gather(v1.get_variable("table", (12, 3)), ids[:, 0])
+
+
+class LookedUpOnce(keras.layers.Layer):
+    @track_tf1_style_variables
+    def call(self, ids, training=False):
+        return tf.gather(v1.get_variable("table", (12, 3)), ids)
 
 
 @pytest.mark.slow
