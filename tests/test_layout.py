@@ -130,8 +130,8 @@ def floor_of(name):
     """Return the number of a module's floor, 0 for the top one; a package stands where its lowest module does."""
     floors = {entry: number for number, floor in enumerate(FLOORS) for entry in floor}
     while name and name not in floors:
-        if name in PACKAGES:
-            return max(number for entry, number in floors.items() if entry.startswith(f"{name}."))
+        if below := [number for entry, number in floors.items() if entry.startswith(f"{name}.")]:
+            return max(below)
         name = name.rpartition(".")[0]
     assert name, "a module has no floor: add it to FLOORS"
     return floors[name]

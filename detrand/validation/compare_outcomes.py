@@ -22,16 +22,11 @@ from detrand.seeding.callsite import UNKNOWN, describe_error
 from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import greatest_absolute
 from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, RATE, REGULARIZER, layer_of
-from detrand.validation.diagnosis.causes import (
-    Cause,
-    causes,
-    describe_causes,
-    is_rearranged,
-    of_hyperparameter,
-    of_values,
-    unconfirmed,
-)
-from detrand.validation.diagnosis.causes_of_training import momenta
+from detrand.validation.diagnosis.causes.arrays import is_rearranged
+from detrand.validation.diagnosis.causes.averages import momenta
+from detrand.validation.diagnosis.causes.cause import Cause, describe_causes, of_hyperparameter, of_values
+from detrand.validation.diagnosis.causes.computation import causes
+from detrand.validation.diagnosis.causes.values import unconfirmed
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.name_map import variables_by_op

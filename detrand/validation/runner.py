@@ -21,7 +21,7 @@ from detrand.errors import ArgumentError, MigrationError, MissingPackageError, p
 from detrand.seeding.streams import RandomOp
 from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS, Hyperparameters, PortHyperparameters
-from detrand.validation.diagnosis.causes_of_loss import with_label_smoothing
+from detrand.validation.diagnosis.causes.loss import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detrand.checkpoints.upstream import op_of
-from detrand.validation.diagnosis.causes import CONSTANTS, differs, use_value
+from detrand.validation.diagnosis.causes.cause import CONSTANTS, differs, use_value
 from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
 from detrand.validation.diagnosis.op_kinds import kind
 from detrand.validation.diagnosis.port_graph import traced_port

@@ -20,7 +20,8 @@ from detrand.validation.checks.computation import drawn_by_replicas
 from detrand.validation.checks.penalties import findings_of_regularizers, only_split_differently
 from detrand.validation.checks.seeds import findings_of_initial_seeds
 from detrand.validation.checks.training import NOT_COMPARED
-from detrand.validation.diagnosis.causes import CLOSE, causes, describe_causes, use_value
+from detrand.validation.diagnosis.causes.cause import CLOSE, describe_causes, use_value
+from detrand.validation.diagnosis.causes.computation import causes
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
 from detrand.validation.reference import (

@@ -28,7 +28,7 @@ from detrand.validation.audit.hyperparameters import (
     factors_of,
     hyperparameters_of_optimizer,
 )
-from detrand.validation.diagnosis.causes import is_close
+from detrand.validation.diagnosis.causes.cause import is_close
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, Place
 from detrand.validation.runner import Runner

@@ -9,8 +9,6 @@
 - `candidates`: the pairs of tensors of which the port's may get TF1's value.
 - `search`: the search for all divergences; each is confirmed by giving the port TF1's value.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
-- `causes`: the likely causes of a difference of two computations, each with its remedy; a new cause goes here.
-- `causes_of_loss`: the likely causes of a difference of two losses, by which labels and outputs these take.
-- `causes_of_training`: the likely causes of a difference of two trainings, and of moving averages.
+- `causes`: the likely causes of a difference of two computations, losses or trainings; a new cause goes here.
 - `name_map`: the pairs of variables that both programs use alike, whatever their names are.
 """

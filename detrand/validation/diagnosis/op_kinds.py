@@ -39,6 +39,7 @@ ACTIVATIONS = {
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid"),
     *("Tanh", "Softplus", "Softsign", "Softmax", "Erf"),
 }
+CLIPS = {"Minimum", "Maximum", "ClipByValue"}
 OF_LAST_AXIS = {"Softmax", "LogSoftmax"}
 PLUMBING = _NAMES | {"Reshape", "StridedSlice", "Transpose"}
 # Ops that copy numbers, in another shape or dtype.

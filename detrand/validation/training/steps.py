@@ -26,6 +26,8 @@ from detrand.validation.migration import Migration, TrainStep
 from detrand.variables.spec import shape_tuple
 from detrand.variables.tf1_view import TF1View
 
+Step = Mapping[str, Any]  # what was recorded of a training step, by name
+
 
 class Schedule(NamedTuple):
     """How TF1's learning rate is computed.

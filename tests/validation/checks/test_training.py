@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detrand.validation.diagnosis.causes_of_training import _scale_alike
+from detrand.validation.diagnosis.causes.loss import _scale_alike
 
 KERNEL, BIAS = np.float32([[1.0, -2.0]]), np.float32([0.5, 1.0])
 

@@ -7,8 +7,8 @@ import pytest
 
 from detrand import compare
 from detrand._patching.graphs import op_def
-from detrand.validation.diagnosis.causes import causes
-from detrand.validation.diagnosis.causes_of_loss import broadcast_in_one, causes_of_loss, with_label_smoothing
+from detrand.validation.diagnosis.causes.computation import causes
+from detrand.validation.diagnosis.causes.loss import broadcast_in_one, causes_of_loss, with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import OwnForm

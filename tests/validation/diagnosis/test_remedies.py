@@ -5,8 +5,9 @@ import types
 import pytest
 
 from detrand.validation.compare_outcomes import finding_of_cause
-from detrand.validation.diagnosis.causes import Cause, in_one_program, of_hyperparameter, of_values
-from detrand.validation.diagnosis.causes_of_training import of_clipping, of_rates
+from detrand.validation.diagnosis.causes.cause import Cause, in_one_program, of_hyperparameter, of_values
+from detrand.validation.diagnosis.causes.training import of_rates
+from detrand.validation.diagnosis.causes.updates import of_clipping
 from detrand.validation.frameworks.flax import Flax
 from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.torch import Torch

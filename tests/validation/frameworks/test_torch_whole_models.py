@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand.validation.checks.loss import findings_of_loss
-from detrand.validation.diagnosis.causes import Cause
+from detrand.validation.diagnosis.causes.cause import Cause
 from detrand.validation.results import Fault
 from detrand.validation.runner import Runner
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from detrand.validation.diagnosis.causes_of_training import of_clipping
+from detrand.validation.diagnosis.causes.updates import of_clipping
 from detrand.validation.training.clipping import (
     NORM_OF_EACH,
     NOT_CLIPPED,

@@ -1,20 +1,28 @@
-"""Likely causes of a difference between two losses: what the general causes do not say of labels and outputs."""
+"""Likely causes of a difference of two losses: what the general causes do not say of labels and outputs.
+
+`causes_of_loss` takes the ops at which two losses diverge, `of_loss_of_outputs` the values of two losses in all steps.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from detrand.validation.diagnosis.causes import (
+from detrand.comparison.structures import map_leaves
+from detrand.comparison.values import leaves_by_path
+from detrand.steps.comparison import StepsComparison
+from detrand.validation.diagnosis.causes.arrays import factor_between
+from detrand.validation.diagnosis.causes.cause import (
+    CLOSE,
     CONSTANTS,
-    ORDERED,
     Cause,
-    causes,
-    differing_constants,
     in_one_program,
     is_close,
     name_of_argument,
@@ -22,11 +30,15 @@ from detrand.validation.diagnosis.causes import (
     of_values,
     use_order,
 )
+from detrand.validation.diagnosis.causes.computation import causes
+from detrand.validation.diagnosis.causes.ops import ORDERED
+from detrand.validation.diagnosis.causes.values import differing_constants
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, kind_of, only_in
-from detrand.validation.frameworks.traces import TracedOp
+from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 from detrand.validation.training.loss import LossInput
+from detrand.validation.training.steps import Step, Training
 
 LABEL_SMOOTHING = "label smoothing"
 SAME_LOSS = 1e-5  # relative tolerance for a loss that is computed from other numbers by the same formula
@@ -228,3 +240,112 @@ CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] =
     (_BROADCAST, "squeezed form", _squeezed),
     (_BROADCAST, "expanded form", lambda outputs: outputs[..., np.newaxis]),
 )
+
+
+def of_loss_of_outputs(
+    port: Training,
+    tf1: Training,
+    comparison: StepsComparison,
+    port_loss: Callable[[int, Any], float | None],
+    elsewhere: Callable[[], float | None],
+    step: int,
+) -> Iterator[Cause]:
+    """Yield how the two losses of TF1's outputs differ in a step, if they do."""
+    outputs, desired = tf1.steps[step]["outputs"], _unregularized_loss(tf1.steps[step])
+    loss = port_loss(step, outputs)
+    if loss is None or is_close(loss, desired):
+        return
+    if all(by_name.get("gradients", False) for by_name in comparison.steps.values()):
+        losses = np.array([[_unregularized_loss(step) for step in each.steps] for each in (port, tf1)])
+        far = elsewhere() if np.allclose(losses[0] - losses[1], loss - desired, rtol=CLOSE, atol=0) else math.nan
+        if far is None or is_close(far, loss - desired):
+            of_port = f"TF1's {'+' if loss > desired else '-'} {abs(loss - desired):.6g}"
+            constant = f"the losses differ by a constant: the port's is {of_port}"
+            yield Cause(constant, "the gradients agree", fault=Fault.CONSTANT)
+            return
+    for cause, name, convert in CONVERSIONS:
+        if _agrees_with(convert, tf1.steps, port_loss):
+            yield cause._replace(confirmed=f"with the {name} of the outputs, the losses agree")
+            return
+    pairs = [(port_loss(number, each["outputs"]), _unregularized_loss(each)) for number, each in enumerate(tf1.steps)]
+    ratios = [of / each if of and each else math.nan for of, each in pairs]
+    confirmed = f"so it is in each of {len(ratios)} steps" if len(ratios) > 1 else ""
+    confirmed = confirmed or ("so do the gradients" if _scale_alike(port.steps[step], tf1.steps[step]) else "")
+    yield from of_losses({"loss": loss, "outputs": outputs}, tf1.steps[step], port.replicas, ratios, confirmed)
+
+
+def _agrees_with(
+    convert: Callable[[np.ndarray], np.ndarray],
+    steps: Sequence[Step],
+    port_loss: Callable[[int, Any], float | None],
+) -> bool:
+    """Return whether the port's loss of converted outputs is TF1's in each step: in one, that may be by chance."""
+    for number, step in enumerate(steps):
+        loss = port_loss(number, map_leaves(step["outputs"], functools.partial(_converted, convert), "outputs"))
+        if loss is None or not math.isclose(loss, _unregularized_loss(step), rel_tol=SAME_LOSS):
+            return False
+    return True
+
+
+def _converted(convert: Callable[[np.ndarray], np.ndarray], leaf: Any, where: str) -> Any:
+    array = np.asarray(leaf)
+    if array.dtype.kind != "f" or not array.ndim:
+        return leaf
+    with np.errstate(all="ignore"):  # they may be no probabilities
+        return convert(array.astype(np.float64)).astype(array.dtype)
+
+
+def _unregularized_loss(step: Step) -> float:
+    regularization = step.get("regularization_loss")
+    return float(step["loss"]) - (0.0 if regularization is None else float(regularization))
+
+
+def _scale_alike(port: Step, tf1: Step) -> bool:
+    """Return whether the port's gradients are as many times TF1's as its loss is."""
+    arrays = [[array for array in step["gradients"].values() if array is not None] for step in (port, tf1)]
+    values = [[Value.of(np.asarray(array)) for array in of] for of in arrays]
+    if len(values[0]) != len(values[1]) or not tf1["loss"]:
+        return False
+    factors = [factor_between(of_tf1, of_port) for of_port, of_tf1 in zip(*values, strict=True)]
+    ratio = float(port["loss"]) / float(tf1["loss"])
+    return bool(factors) and all(factor is not None and is_close(factor, ratio) for factor in factors)
+
+
+_LOSSES_DIFFER = "the losses of the same outputs differ: {:.6g} (TF1), {:.6g} (port)"
+
+
+def of_losses(
+    port_step: Step, tf1_step: Step, replicas: int, ratios: Sequence[float], confirmed: str
+) -> Iterator[Cause]:
+    """Yield how two losses differ, given the ratios of the port's loss to TF1's in all steps, and what confirms one."""
+    port, tf1 = _unregularized_loss(port_step), _unregularized_loss(tf1_step)
+    if not port or not tf1 or not all(is_close(ratio, port / tf1) for ratio in ratios):
+        yield Cause(_LOSSES_DIFFER.format(tf1, port))
+        return
+    fault, remedy = Fault.OTHER, ""
+    shapes = [np.shape(leaf) for leaf in leaves_by_path(tf1_step["outputs"]).values() if leaf is not None]
+    sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
+    size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
+    if replicas > 1 and is_close(port, tf1 * replicas):
+        title = (
+            f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
+            "size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides by the "
+            "size of the whole batch"
+        )
+    elif replicas > 1 and is_close(port * replicas, tf1):
+        title = (
+            f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
+            "already divide by the number of replicas"
+        )
+    elif size is None and not confirmed:
+        title = _LOSSES_DIFFER.format(tf1, port)
+    elif size is None:
+        fault = Fault.MULTIPLE
+        title = f"the loss or the weight of a loss differs: the port's loss is {port / tf1:.6g} times TF1's"
+    else:
+        fault, (larger, smaller) = Fault.SUM_OR_MEAN, ("the port", "TF1") if port > tf1 else ("TF1", "the port")
+        title = (
+            f"{larger} sums a loss where {smaller} takes the mean: it is {size} times as large, a size of the outputs"
+        )
+        remedy = "sum the loss in the port" if larger == "TF1" else "take the mean in the port"
+    yield Cause(title, confirmed, fault=fault, remedy=remedy)
