@@ -82,7 +82,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     of_all.add_argument(
         "--traceback",
         action="store_true",
-        help="also print tracebacks: of the error that ends the command, and of those that a report passes over",
+        help="also print tracebacks: of the error that ends the command, and of errors that a report leaves out",
     )
     of_both = argparse.ArgumentParser(add_help=False, parents=[of_all])
     of_both.add_argument(
@@ -94,7 +94,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     of_both.add_argument(
         "--tolerance",
         choices=["guide"],
-        help="compare with the rtol 1e-6 and atol 1e-5 of TensorFlow's guide, and not with TF1's measured rounding",
+        help="use the rtol 1e-6 and atol 1e-5 of TensorFlow's guide in place of TF1's measured rounding",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     validate = commands.add_parser(
@@ -107,7 +107,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     validate.set_defaults(run=_validate)
     which = validate.add_mutually_exclusive_group()
     which.add_argument(
-        "--check", metavar="NAME", action="append", help="run this check only; give it again for a further check"
+        "--check", metavar="NAME", action="append", help="run only this check; may be given several times"
     )
     which.add_argument(
         "--last-failed",
@@ -129,7 +129,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     validate.add_argument(
         "--allow-inconclusive",
         action="store_true",
-        help="exit with 0 if no check failed, although one could not compare the programs",
+        help="exit with 0 if no check failed, even if one could not compare the programs",
     )
     how_much = validate.add_mutually_exclusive_group()
     how_much.add_argument("-v", "--verbose", action="store_true", help="also print the evidence of each check")

@@ -192,7 +192,7 @@ def draft(file: Path, source: str = "", port: str = "") -> Draft:
     if not port:
         return _draft(file, source, None)
     if not source:
-        raise MigrationError("--port needs the TF1 model that it is a port of: give --from, too")
+        raise MigrationError("--port needs the TF1 model, too: add --from MODULE:NAME")
     module, name = _module_and_name("--port", port)
     with enable_v1_layers():  # the module may have TF1 code, too
         make, _ = _imported(module, name, file.parent)
@@ -367,9 +367,7 @@ def _parameters(source: str, model: Callable[..., Any]) -> tuple[dict[str, str],
     try:
         parameters = inspect.signature(model).parameters.values()
     except (TypeError, ValueError) as error:
-        raise MigrationError(
-            f"the parameters of {source} cannot be read: {error}; name a function of Python"
-        ) from error
+        raise MigrationError(f"the parameters of {source} cannot be read: {error}; name a Python function") from error
     given, inputs = dict[str, str](), list[str]()
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -422,7 +420,7 @@ def _built(source: str, model: Callable[..., Any], given: Mapping[str, str]) -> 
     if not placeholders:
         raise MigrationError(
             f"{source} has no inputs: it has no parameter without a default, and makes no placeholder; name a function "
-            "of the inputs, or one that makes placeholders"
+            "that takes the inputs, or one that makes placeholders"
         )
     feeds, arrays = dict[str, str](), dict[str, str]()
     for op in placeholders:

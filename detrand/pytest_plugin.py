@@ -123,7 +123,7 @@ def _checks(migration: Migration, arguments: dict[str, Any]) -> list[str]:
 def assert_check(request: pytest.FixtureRequest) -> Callable[[], CheckResult]:
     """A function that fails unless a check of the migration in ``@pytest.mark.detrand_migration`` passes.
 
-    The migration is validated once for all its tests, with the checks of those that are selected.
+    The migration is validated once for all its tests, with the checks of the tests that are selected.
     """
 
     def check() -> CheckResult:

@@ -153,7 +153,7 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"The flag '\w+' is defined twice",
-        "the module was executed twice: import it, and name it in one way only",
+        "the module was executed twice: import it once, and under one name",
     ),
     (
         r"Your Layer or Model is in an invalid state.*interleaving",

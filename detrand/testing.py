@@ -54,7 +54,7 @@ def assert_migration(
       golden: a golden file, as for ``detrand.validate``.
       tolerances: used in place of the migration's ``tolerances``.
       checks: the names of the checks to run; by default, all that apply.
-      allow_inconclusive: whether a check may be unable to compare the programs.
+      allow_inconclusive: whether to accept checks that could not compare the programs.
 
     Returns:
       The report.

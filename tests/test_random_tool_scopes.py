@@ -211,7 +211,7 @@ class TestScope:
         thread = threading.Thread(target=leave)
         thread.start()
         thread.join()
-        assert "left in another thread than the one that entered it" in errors[0]
+        assert "left in a different thread from the one that entered it" in errors[0]
 
     def test_a_patch_that_the_user_makes_inside_stays(self, monkeypatch):
         original = random_seed.get_seed
@@ -573,7 +573,7 @@ class TestTasks:
             await asyncio.create_task(in_task(entered.__enter__))
             await asyncio.create_task(in_task(entered.__exit__, None, None, None))
 
-        message = "^a (scope|step) was left in another asyncio task than the one that entered it.*must not be async"
+        message = "^a (scope|step) was left in a different asyncio task from the one that entered it.*must not be async"
         with tool.scope(), pytest.raises(ScopeError, match=message):
             asyncio.run(enter_and_leave())
 

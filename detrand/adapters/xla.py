@@ -276,8 +276,8 @@ def _categorical(counter: Counter, logits: Any, num_samples: Any, output_dtype: 
     if None in (rows, classes, samples) or counter_draws.is_multinomial_split(rows, int(samples), classes):
         raise ScopeError(
             f"Multinomial at {callsite.user_site()} would be compiled by XLA and draws {samples} samples from logits "
-            f"of shape {logits.shape}. A session draws so many in several threads, and different numbers on another "
-            "machine; or the number is unknown before the function runs. Draw fewer samples, of a shape that is known "
+            f"of shape {logits.shape}. A session draws so many in several threads, and so the numbers depend on the "
+            "machine; or the shape is unknown before the function runs. Draw fewer samples, of a shape that is known "
             "when the function is traced, or draw outside the compiled function and pass it the numbers."
         )
     samples = int(samples)

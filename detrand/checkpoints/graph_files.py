@@ -110,7 +110,7 @@ class GraphFile:
         that no other op uses.
       feeds: an array or number for each placeholder that is no input, by name, or a function of ``training`` that
         returns it: ``{"keep_prob": lambda training: 0.5 if training else 1.0}``. A boolean placeholder named
-        ``is_training``, ``training`` or alike gets ``training`` by itself.
+        ``is_training``, ``training`` or the like gets ``training`` by itself.
       signature: the name of the SavedModel's signature. If it has only one, that is the default.
 
     Raises:
@@ -267,10 +267,11 @@ class GraphFile:
         needed = graph.upstream(tf.nest.flatten(outputs), mapped)
         open_placeholders = [name for name in needed if graph.nodes[name].op == "Placeholder"]
         if open_placeholders:
+            s, have = ("s", "have") if len(open_placeholders) > 1 else ("", "has")
             raise MigrationError(
-                f"the outputs of {self.path} depend on the placeholder{'s' * (len(open_placeholders) > 1)} "
-                f"{and_more(open_placeholders, _MOST_NAMES)}, without a value. Give one in "
-                f"GraphFile(feeds={{{open_placeholders[0]!r}: ...}}), or an input of the migration"
+                f"the outputs of {self.path} depend on the placeholder{s} {and_more(open_placeholders, _MOST_NAMES)}, "
+                f"which {have} no value. Pass one in GraphFile(feeds={{{open_placeholders[0]!r}: ...}}), or as an "
+                "input of the migration"
             )
         if graph.is_frozen and (variables := [name for name in needed if graph.nodes[name].op in _VARIABLES]):
             raise MigrationError(

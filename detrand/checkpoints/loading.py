@@ -87,8 +87,9 @@ def load_tf1_checkpoint(
     ``name_map=lambda name: name.removesuffix("/ExponentialMovingAverage")``. The variables are then left over.
 
     Args:
-      target: a layer or model of Keras 3 or tf_keras (called once, so that it has variables), a `tf.Module`, a list
-        of those or of variables, or a dict of name -> variable. Names are those of `variables_of`.
+      target: a layer or model of Keras 3 or tf_keras (called once, so that it has variables), a `tf.Module`, a
+        `torch.nn.Module`, a `flax.nnx.Module`, a list of those or of variables, or a dict of name -> variable. Names
+        are those of `variables_of`.
       path: the checkpoint's prefix (V1 or V2), or a directory (its latest checkpoint is loaded).
       name_map: a dict of TF1 name -> name in the target, with an entry for each variable whose names differ; or a
         function that is called with each name in the checkpoint and returns the name in the target; or the path of a
@@ -181,8 +182,8 @@ def save_tf1_checkpoint(
       path: the checkpoint's prefix; its directory must exist. An existing checkpoint is replaced as soon as the new
         one is complete.
       name_map: a dict of TF1 name -> name in the source, with an entry for each variable whose names differ; or the
-        path of a JSON file with such a dict. The values are saved as they are, but kernels of layers of
-        PyTorch and Flax in the form that TF1 has them in.
+        path of a JSON file with such a dict. Kernels of layers of PyTorch and Flax are saved in TF1's form, all other
+        values as they are.
 
     Returns:
       The prefix.

@@ -22,7 +22,7 @@ class OutputMetric:
       path: path of the output.
       name: ``"cosine"``, ``"top-5"`` or ``"kl"``.
       mean: the mean over all vectors.
-      worst: that of the vector in which the programs differ the most.
+      worst: the metric of the vector in which the programs differ the most.
     """
 
     path: str

@@ -184,15 +184,15 @@ class Cursor:
             self._settle()
         if self._thread != get_ident():
             raise ScopeError(
-                f"{what} was left in another thread than the one that entered it; enter and leave it in one thread, "
-                "with a `with` statement"
+                f"{what} was left in a different thread from the one that entered it; enter and leave it in one "
+                "thread, with a `with` statement"
             )
         entered = _entered.get()
         if (entered is None or entered[0] is not self) and self not in _cursors.all():
             raise ScopeError(
-                f"{what} was left in another asyncio task than the one that entered it, and did not govern this task. "
-                "Enter and leave it in one task, with a `with` statement. A fixture that enters it for a test must not "
-                "be async."
+                f"{what} was left in a different asyncio task from the one that entered it, and did not govern this "
+                "task. Enter and leave it in one task, with a `with` statement. A fixture that enters it for a test "
+                "must not be async."
             )
 
     def next_seeds(

@@ -20,7 +20,7 @@ from detrand.seeding import callsite
 def forward_pass(feeds: Mapping[str, Any]) -> Scope:
     """Return a scope in which placeholders are fed by name, and TF1 optimizers update nothing.
 
-    A model of 2017 often makes its own placeholders, and a training op, in its constructor. Make the model in this
+    A model from 2017 often makes its own placeholders, and a training op, in its constructor. Make the model in this
     scope, in the function that both programs call. In a session, in eager code and in a ``tf.function`` alike, each
     placeholder is the tensor with its name in ``feeds``. The methods ``minimize`` and ``apply_gradients`` of a
     ``tf.compat.v1.train.Optimizer`` add no op and make no variable, because a session runs a training op only if it

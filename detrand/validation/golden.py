@@ -152,8 +152,8 @@ def read_golden(path: str | os.PathLike[str], migration: Migration) -> Golden:
             answers[question] = dict(answers[question])
     for difference in _differences(migration, recorded, has_checkpoint=("run", CHECKPOINT) in answers):
         raise RecordingError(
-            f"{file} was recorded of the migration {name!r} {difference}; record it again, or give the migration what "
-            "it had then"
+            f"{file} was recorded of the migration {name!r} {difference}; record it again, or restore what the "
+            "migration had then"
         )
     if train is not None:
         train = dataclasses.replace(train, labels=_given(recorded["labels"]))

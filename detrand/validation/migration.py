@@ -77,9 +77,9 @@ class Migration:
       name_map: the port's variable name for each TF1 variable name that differs: a dict or a function. Variables that
         the port has in a different form have a `Rearranged` in place of a name.
       checkpoint: a name-based TF1 checkpoint: its prefix, or a directory whose latest checkpoint is used. It adds a
-        check that both programs compute the same with its weights. By default, that of a SavedModel or beside a
-        ``.meta`` file that is ``tf1``. In a file for ``python -m detrand validate``, a
-        relative path is looked up in the file's folder and then in the working directory.
+        check that both programs compute the same with its weights. If ``tf1`` is a SavedModel or a ``.meta`` file, its
+        own checkpoint is the default. In a file for ``python -m detrand validate``, a relative path is looked up in the
+        file's folder and then in the working directory.
       seed: the seed of both programs.
       seed_numpy: whether NumPy's global generator and Python's ``random`` are seeded with ``seed`` before each program
         is built, for models that draw initial values from them. Both are restored afterwards.
@@ -97,10 +97,10 @@ class Migration:
         scope, and each replica gets an equal part of the batch. TF1 runs in towers: ``tf1`` is called once for each
         replica with its part of the batch, and the towers share variables. If the towers cannot share variables, TF1
         runs on the whole batch, and checks in which the port draws random numbers compare nothing.
-      metrics: numbers that reports show of outputs, and that decide nothing: ``"cosine"`` (similarity), ``"top-5"``
-        (the share of TF1's five greatest elements that are among the port's; any number) and ``"kl"`` (divergence, of
-        probabilities or of the softmax of logits). A dict by the output's path as reports show it, in which ``*``
-        stands for any characters, or by its key: ``{"logits": ["cosine", "top-5", "kl"]}``.
+      metrics: numbers about outputs that reports show, and that do not affect the verdict: ``"cosine"`` (similarity),
+        ``"top-5"`` (the share of TF1's five greatest elements that are among the port's; any number) and ``"kl"``
+        (divergence, of probabilities or of the softmax of logits). A dict by the output's path as reports show it, in
+        which ``*`` stands for any characters, or by its key: ``{"logits": ["cosine", "top-5", "kl"]}``.
       expect: differences that are intended, by the check that finds them, such as ``["regularizers-match"]``; or by
         the check and a variable's TF1 name, in which ``*`` stands for any characters:
         ``["initializers-match: logits/*"]``. A check that fails in nothing else is accepted, and the report says so.

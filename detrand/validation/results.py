@@ -135,8 +135,8 @@ class Report:
       variables: the variables of both programs, in pairs.
       uncontrolled: the draws of both programs, ``tf1`` and ``port``, that no scope controls, each line of code once;
         they do not affect the verdict.
-      left_out: the checks for which a `GraphFile` does not have what they compare, and why; empty if only some of the
-        other checks were to run.
+      left_out: the checks that compare what a `GraphFile` does not hold, and why; empty if only some of the other
+        checks were to run.
     """
 
     migration: str
@@ -236,7 +236,7 @@ class Report:
 
     @property
     def evidence(self) -> dict[str, str]:
-        """The details of checks by name; a divergence that an earlier check has told is left out, and it is named."""
+        """The details of checks by name; in place of a divergence that an earlier check shows, that check is named."""
         found: dict[str, str] = {}
         told: dict[str, str] = {}
         for check in self.checks:
@@ -424,8 +424,8 @@ class Finding:
 
     Attributes:
       kind: what differs: ``"computation"``, ``"variables"``, ``"names"``, ``"initializers"``, ``"regularizers"``,
-        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"``, ``"original"`` (what TF1 computes here
-        and has computed in TensorFlow 1) or ``"error"``.
+        ``"averages"`` (what a call changes), ``"training"``, ``"checkpoint"``, ``"original"`` (TF1's graph computes
+        other numbers than in TensorFlow 1) or ``"error"``.
       title: the fault in one line, with both values.
       tf1: its place in TF1; None where TF1 has nothing of the kind.
       port: its place in the port; None where the port has nothing of the kind.
@@ -436,9 +436,9 @@ class Finding:
       more: further places in the port of the same fault.
       count: at how many places it is.
       symptom: the name under which ``detrand explain`` explains it; set in the findings of a report.
-      fault: what it says of the fault.
-      rest_agrees: whether no other difference is left with what confirms it.
-      is_exact: whether what confirms it hides nothing else.
+      fault: the kind of the fault, for code that decides by findings.
+      rest_agrees: whether no other difference is left once the port has what confirms the finding.
+      is_exact: whether what confirms the finding cannot hide a different fault.
       is_of_weights: whether the programs differ where they read a variable.
     """
 

@@ -458,7 +458,7 @@ def unfrozen_graph():
             {},
             "has 1 input, but .*graph.pb takes 2: x, keep_prob. Name the placeholders that get the inputs",
         ),
-        (keep_prob_graph, {"inputs": ["x"]}, "depend on the placeholder keep_prob, without a value"),
+        (keep_prob_graph, {"inputs": ["x"]}, "depend on the placeholder keep_prob, which has no value. Pass one"),
         (keep_prob_graph, {"outputs": "logits"}, "has no tensor 'logits'. Its placeholders are x, keep_prob; its last"),
         (unfrozen_graph, {}, "graph.pb is not frozen: it has the variable scale, but no values"),
         (lambda: None, {}, "graph.pb holds no graph"),

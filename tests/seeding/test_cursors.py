@@ -285,7 +285,7 @@ class TestThreads:
 
             def leave():
                 with pytest.raises(
-                    ScopeError, match="left in another thread than the one that entered it; enter and leave"
+                    ScopeError, match="left in a different thread from the one that entered it; enter and leave"
                 ):
                     cursor.leave("a scope")
                 changes.undo()

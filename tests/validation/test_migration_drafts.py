@@ -302,7 +302,7 @@ def test_a_port_that_cannot_be_used_is_named(folder, port, message, capsys):
     assert main(["init", "net.py", "--from", "models_of_2017:TextCNN", "--port", port]) == COULD_NOT_RUN
     assert message in capsys.readouterr().err
     assert main(["init", "net.py", "--port", "ports_of_today:tagger"]) == COULD_NOT_RUN
-    assert "--port needs the TF1 model that it is a port of: give --from, too" in capsys.readouterr().err
+    assert "--port needs the TF1 model, too: add --from MODULE:NAME" in capsys.readouterr().err
     assert not (folder / "net.py").exists()
 
 
@@ -345,7 +345,7 @@ def test_a_model_that_needs_tf_contrib_is_imported_with_the_stand_in_beside_it(f
         ("absent_module:build", "build cannot be imported from absent_module: ModuleNotFoundError"),
         ("models_of_2017", "names no function; write MODULE:FUNCTION"),
         ("models_of_2017:text", "is of type str; name a function or a class"),
-        ("models_of_2017:without_inputs", "makes no placeholder; name a function of the inputs"),
+        ("models_of_2017:without_inputs", "makes no placeholder; name a function that takes the inputs"),
         ("models_of_2017:without_outputs", "returns NoneType, in which no tensor was found"),
         ("models_of_2017:of_tf1", "write `import tensorflow.compat.v1 as tf`"),
     ],

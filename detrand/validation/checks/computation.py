@@ -37,15 +37,18 @@ from detrand.validation.runner import Runner
 
 
 def as_recorded(runner: Runner) -> Found:
-    """Compare what TF1's graph computes here with what it has computed in TensorFlow 1."""
+    """Compare what TF1's graph computes here with what it computed in TensorFlow 1."""
     migration = runner.migration
     assert isinstance(migration.tf1, GraphFile)
     original = migration.tf1.original
     assert original is not None
     if migration.seed != original.seed:
-        return Found(True, f"the seed is {migration.seed}, and {original.seed} was recorded", compared=False)
+        given, recorded = migration.seed, original.seed
+        reason = f"the seed is {given}, but TF1 was recorded with {recorded}: pass Migration(seed={recorded})"
+        return Found(True, reason, compared=False)
     if not compare(migration.first_batch(), original.inputs, 0.0, 0.0, equal_nan=True):
-        return Found(True, "the inputs are not those that were recorded", compared=False)
+        reason = "the inputs are not the recorded ones: pass those in assets.extra/detrand.npz"
+        return Found(True, reason, compared=False)
     configs = {"inference": INFERENCE, "training": TRAINING}
     if migration.checkpoint == migration.tf1.checkpoint:
         configs["checkpoint"] = CHECKPOINT
@@ -59,7 +62,7 @@ def as_recorded(runner: Runner) -> Found:
                 finding = Finding("original", f"{title} ({run})")
                 details = str(found.comparisons["outputs"])
                 return replace(found, summary=f"{title}: {run}: {found.summary}", details=details, findings=(finding,))
-    return Found(True, f"TF1's graph computes here what it has computed in {of_version}: {', '.join(original.outputs)}")
+    return Found(True, f"TF1's graph computes here what it computed in {of_version}: {', '.join(original.outputs)}")
 
 
 def constant_weights(runner: Runner) -> Found:
