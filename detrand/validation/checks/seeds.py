@@ -81,5 +81,5 @@ def findings_of_seeds(runner: Runner) -> Iterator[Finding]:
             port=places[0],
             more=(places[1],),
             confirmed="they have the same seed",
-            remedy="give each of them another seed, or none",
+            remedy="give each of these ops a seed of its own, or none",
         )
