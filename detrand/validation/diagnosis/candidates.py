@@ -55,6 +55,7 @@ def _pairs(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) ->
         yield from same_outputs(state, tf1_op, port_op)
     for first, second in _besides_constants(state):
         yield from same_outputs(state, first, second)
+    yield from _taken_by_one(state)
     yield from _moved_differently(state)
     takes = defaultdict(list)
     for op in port.diverged:
@@ -212,6 +213,31 @@ def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, positio
     for tf1_number, (tf1_tensor, (number, port_tensor)) in enumerate(zip(op.inputs, inputs, strict=True)):
         if tf1_number != position and not are_equal(tf1_tensor, port_tensor):
             yield tf1_tensor, port_tensor, (other.name, number)
+
+
+def _taken_by_one(state: TraceComparison) -> Iterator[Pair]:
+    """Yield tensors of which the first diverged ops of one program take one, and those of the port the other one.
+
+    They have counterparts, which the other program does not take there: one state is in the place of another.
+    """
+    programs = state.tf1, state.port
+    taken = [
+        [
+            (tensor, (op.name, number))
+            for op in program.first
+            for number, tensor in enumerate(op.inputs)
+            if tensor in program.matched and tensor in program.trace.values
+        ]
+        for program in programs
+    ]
+    of_tf1, of_port = (
+        {name for tensor, _ in of for name in program.matched[tensor]}
+        for of, program in zip(taken, programs, strict=True)
+    )
+    for (tf1, _), (port, edge) in itertools.product(*taken):
+        sizes = {program.trace.values[name].size for program, name in zip(programs, (tf1, port), strict=True)}
+        if tf1 not in of_port and port not in of_tf1 and len(sizes) == 1:
+            yield tf1, port, edge
 
 
 def _besides_constants(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:

@@ -15,7 +15,7 @@ from typing import Any
 from detrand.arguments import and_more
 from detrand.checkpoints.upstream import all_upstream, input_ops
 from detrand.packages import tf
-from detrand.seeding.callsite import Site, site_of_op
+from detrand.seeding.callsite import UNKNOWN, Site, site_of_op
 
 _REFERENCES = ("VariableV2", "Variable")
 _VARIABLES = ("VarHandleOp", *_REFERENCES)
@@ -52,7 +52,8 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
             if not is_ordered and not updating.isdisjoint((op, earlier)):
                 add_control_input(op, earlier)
                 update, other = (op, earlier) if op in updating else (earlier, op)
-                places.setdefault(name, (site_of_op(update), site_of_op(other)))
+                if (sites := (site_of_op(update), site_of_op(other))) != (UNKNOWN, UNKNOWN):  # no race of user code
+                    places.setdefault(name, sites)
         reached[op] = _reached(op, bits, reached) | bits.get(op, 0)
     names: dict[tuple[Site, Site], list[str]] = defaultdict(list)
     for name, pair in places.items():

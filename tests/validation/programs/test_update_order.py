@@ -71,6 +71,15 @@ def test_a_port_with_the_same_text_passes_and_the_report_names_the_race(program)
     assert "in no defined order" in summary
 
 
+def test_a_variable_that_is_an_output_has_no_race_of_the_program():
+    def program(x, training):
+        return v1.get_variable("scale", [2], initializer=v1.ones_initializer())
+
+    port = port_of(program)
+    (found,) = validate(migration(program, port), checks=["training-steps"]).checks
+    assert found.ok and "in no defined order" not in found.summary
+
+
 @pytest.mark.slow
 def test_a_port_that_updates_at_another_place_differs():
     report = validate(migration(update_then_read, port_of(read_then_update)))
