@@ -25,7 +25,7 @@ from detrand.validation.audit.hyperparameters import INITIALIZER, OPTIMIZER, RAT
 from detrand.validation.diagnosis.causes.arrays import is_rearranged
 from detrand.validation.diagnosis.causes.averages import momenta
 from detrand.validation.diagnosis.causes.cause import Cause, describe_causes, of_hyperparameter, of_values
-from detrand.validation.diagnosis.causes.computation import causes
+from detrand.validation.diagnosis.causes.computation import DRAWS_NUMPY, causes
 from detrand.validation.diagnosis.causes.values import unconfirmed
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
@@ -459,9 +459,10 @@ def finding_of_cause(
 ) -> Finding:
     """Return the finding that a cause is, with its remedy in the framework of the port.
 
-    A computation whose cause is not confirmed has no remedy: it may not be what differs.
+    A computation whose cause is not confirmed has no remedy: it may not be what differs. Draws from NumPy have one:
+    they do differ.
     """
-    is_known = bool(cause.confirmed) or kind != "computation"
+    is_known = bool(cause.confirmed) or kind != "computation" or cause == DRAWS_NUMPY
     own_form = runner.framework.own_form(*cause.own_form) if is_known and cause.own_form is not None else ""
     remedy = (own_form or cause.remedy) if is_known else ""
     return Finding(kind, cause.title, tf1, port, confirmed=cause.confirmed, remedy=remedy, fault=cause.fault)

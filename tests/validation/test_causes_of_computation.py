@@ -57,7 +57,7 @@ def only_finding_of(tf1, port, inputs):
         ({"scales": SCALES * 2}, "factor differs: the port's array is 2 times TF1's"),
         (
             {"scales": SCALES[[2, 0, 1, 3]]},
-            "factor differs: the port's array is TF1's in another order along axis 0: 2, 0, 1, 3",
+            "factor differs: the port's array is TF1's, in a different order along axis 0: 2, 0, 1, 3",
         ),
         (
             {"scales": np.array([1.5, 2.5, 0.5, 3.0], np.float32)},
@@ -417,7 +417,7 @@ def activated_around_a_normalization(inputs, training, *, before=False):
 @pytest.mark.slow
 def test_an_activation_in_another_place_is_one_finding_in_training_too():
     finding = only_finding(activated_around_a_normalization, ROWS, before=True)
-    assert finding.title == "order of ops differs: the port has Softplus in another place", str(finding)
+    assert finding.title == "order of ops differs: Softplus is in a different place in the port", str(finding)
     assert finding.checks == ("constant-weights", "random-inference", "random-training", "constant-mode")
 
 
@@ -603,8 +603,8 @@ def dropped(inputs, training, *, after=False):
 @pytest.mark.slow
 def test_a_dropout_in_another_place_is_one_finding():
     finding = only_finding(dropped, ROWS, after=True)
-    title = "order of ops differs: the port has a dropout, or another random op, in another place"
-    assert (finding.title, finding.remedy) == (title, "move it to where TF1 has it"), str(finding)
+    title = "order of ops differs: a dropout, or another random op, is in a different place in the port"
+    assert (finding.title, finding.remedy) == (title, "move the dropout to the place that it has in TF1"), str(finding)
 
 
 def read(inputs, training):
@@ -657,9 +657,12 @@ def squashed(inputs, training, *, order=(0, 1, 2, 3)):
 
 def test_axes_that_are_flattened_in_another_order_are_named_where_several_ops_take_them():
     finding = only_finding(squashed, IMAGES, order=(0, 3, 1, 2))
-    title = "the port flattens an array with its axes in a different order: transposed to (0, 2, 3, 1), it agrees"
+    title = (
+        "the port flattens an array with its axes in a different order: the arrays agree if the port's is transposed "
+        "to (0, 2, 3, 1)"
+    )
     assert finding.title == title, str(finding)
-    assert finding.remedy == "transpose it to (0, 2, 3, 1) in the port before it is flattened"
+    assert finding.remedy == "transpose the array to (0, 2, 3, 1) in the port before the flatten"
     assert finding.confirmed == "with TF1's value here, the rest agrees"
 
 

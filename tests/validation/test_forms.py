@@ -346,7 +346,7 @@ def test_a_step_that_trains_what_is_constant_in_tf1_fails():
     assert failed(report) == {"training-steps"}
     (finding,) = report.findings
     assert finding.title == "the port trains port/d/bias, which comes from no TF1 variable"
-    assert finding.remedy == "do not train what the name_map makes constant"
+    assert finding.remedy == "do not train port/d/bias in the port: the name_map makes it constant"
     assert "test_forms.py:" in finding.port.line
 
 

@@ -123,7 +123,9 @@ def policy(x, training):
 def test_draws_from_numpy_are_named_first_as_a_cause():
     found = checks_of(validate(Migration(tf1=policy, port=in_shim(policy), inputs=INPUTS)))["initializers-match"]
     assert not found.ok
-    assert found.causes[0].endswith("Pass Migration(seed_numpy=True)")
+    assert found.causes[0].endswith("which draws different numbers in each run")
+    remedies = {finding.remedy for finding in found.findings}
+    assert remedies == {"pass Migration(seed_numpy=True) if np.random draws these values"}
 
 
 @pytest.mark.slow

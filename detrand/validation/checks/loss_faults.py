@@ -194,8 +194,8 @@ class LossFaults:
             if self._explains(substitution):
                 cause = Cause(
                     "labels and outputs are exchanged",
-                    "with the two in the other order, the losses agree",
-                    remedy="pass the two in the other order; losses of Keras take (y_true, y_pred)",
+                    "with labels and outputs exchanged, the losses agree",
+                    remedy="exchange labels and outputs in the port; losses of Keras take (y_true, y_pred)",
                     own_form=(OwnForm.EXCHANGE, ""),
                 )
                 return self._finding(cause, replace(op, line=line))
@@ -562,9 +562,9 @@ def _labels_differ(tf1: _Change, port: _Change) -> Cause:
     """Return the cause that the programs change labels differently."""
     confirmed = "with TF1's labels here, the losses agree"
     if tf1.added or port.added:
-        return of_values("what the loss takes for the labels y", tf1, port, confirmed)
+        return of_values("scaling of the labels y", tf1, port, confirmed)
     factors = f"{tf1.factor:g}", f"{port.factor:g}"
-    return of_values("factor of the labels, such as 1 - label smoothing,", *factors, confirmed)
+    return of_values("factor of the labels (such as 1 - label smoothing)", *factors, confirmed)
 
 
 def _smoothing_differs(number: float) -> Cause:
@@ -644,7 +644,7 @@ _REMEDIES_OF_CTC = {
         "remove repeated labels in the port before the loss, or call tf.compat.v1.nn.ctc_loss, which can do that"
     ),
     (_MERGES, "False"): ("call tf.compat.v1.nn.ctc_loss in the port: tf.nn.ctc_loss always merges repeated labels"),
-    (_TIME, "0"): "transpose the logits in the port, or pass another logits_time_major to tf.nn.ctc_loss",
+    (_TIME, "0"): "transpose the logits in the port, or pass the other value of logits_time_major to tf.nn.ctc_loss",
 }
 
 
@@ -652,7 +652,7 @@ def _ctc_differs(changes: Sequence[tuple[str, str, str]], confirmed: str) -> Cau
     """Return the cause that values of a CTC loss differ, given each with TF1's value and the port's."""
     each = [of_values(f"{what} of the CTC loss", tf1, port, confirmed) for what, tf1, port in changes]
     if len(each) > 1:
-        remedy = "make the port's CTC loss take what TF1's takes"
+        remedy = "pass TF1's values to the port's CTC loss"
         return Cause("; ".join(cause.title for cause in each), confirmed, remedy=remedy)
     ((what, tf1, _),) = changes
     if what == _BLANK:

@@ -252,7 +252,7 @@ def _difference(
         larger, smaller = ("the port", "TF1") if ratio > 1 else ("TF1", "the port")
         times = max(ratio, 1 / ratio)
         title = f"{larger} sums a term of the loss where {smaller} takes the mean: it is {times:.6g} times as large"
-        remedy = "sum here in the port, too" if larger == "TF1" else "take the mean here in the port, too"
+        remedy = "sum this term in the port" if larger == "TF1" else "take the mean of this term in the port"
         cause = Cause(title, confirmed, fault=Fault.SUM_OR_MEAN, remedy=remedy)
         places = [_last(way, _reduces).op for way in ways]
         return Difference(cause, places[0], places[1], True, is_penalty)

@@ -207,7 +207,7 @@ def _described(unknown: _Unknown, needed: float, tf1: TracedOp | None, trace: Tr
 
 
 def _in_place(what: str, words: str, op: TracedOp, needed: str, value: str) -> Number:
-    return Number(f"{what} differs: {words} gives TF1's loss", op, needed, value, use_value(words))
+    return Number(f"{what} differs: with {words}, the port's loss is TF1's", op, needed, value, use_value(words))
 
 
 @dataclass

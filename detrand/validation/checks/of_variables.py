@@ -21,7 +21,7 @@ from detrand.validation.checks.penalties import findings_of_regularizers, only_s
 from detrand.validation.checks.seeds import findings_of_initial_seeds
 from detrand.validation.checks.training import NOT_COMPARED
 from detrand.validation.diagnosis.causes.cause import CLOSE, describe_causes, use_value
-from detrand.validation.diagnosis.causes.computation import causes
+from detrand.validation.diagnosis.causes.computation import DRAWS_NUMPY, causes
 from detrand.validation.programs.distinct_weights import distinct_weights
 from detrand.validation.programs.outcome import ADDED_LOSS, Outcome
 from detrand.validation.reference import (
@@ -98,8 +98,10 @@ def initializers_match(runner: Runner) -> Found:
     draws_numpy = not migration.seed_numpy and (tf1.draws_numpy or runner.port(INFERENCE).draws_numpy)
     likely = tuple(each.title for each in causes(hyperparameters=of_words, draws_numpy=draws_numpy))
     result = _found_of_variables(runner, "initializers", differing, plural(count, "variable"), comparisons, likely)
+    remedies = {name: f"draw the initial values as TF1 does: {words}" for name, words in drawn_by.items()}
+    from_numpy = f"{DRAWS_NUMPY.remedy} if np.random draws these values" if draws_numpy else ""
     findings = [
-        replace(each, remedy=f"draw the initial values as TF1 does: {drawn_by[name]}") if name in drawn_by else each
+        replace(each, remedy=remedies.get(name) or each.remedy or from_numpy)
         for name, each in zip(differing, result.findings, strict=True)
     ]
     return replace(result, findings=(*findings, *of_seeds))
@@ -237,7 +239,8 @@ def regularizers_match(runner: Runner) -> Found:
     if runner.migration.train is not None and only_split_differently(runner):
         return Found(True, f"{NOT_COMPARED[SPLIT]}; both add the same penalties", comparisons=comparisons)
     first_losses = differing[0][1] if differing else None
-    likely = tuple(each.title for each in causes(losses=first_losses, hyperparameters=words))
+    of_losses = causes(losses=first_losses, hyperparameters=words)
+    likely = tuple(each.title for each in of_losses)
     of_variables = {each.of: _Values(each.tf1, each.port) for each in words}
     if not words:
         how, (port_loss, tf1_loss), tf1, port = differing[0]
@@ -256,7 +259,11 @@ def regularizers_match(runner: Runner) -> Found:
     explain_all = words and all(_explain_losses(words, *pair) for pair in pairs if pair[0].config.weights == "distinct")
     confirmed = "with TF1's regularizers, the regularization losses agree" if explain_all else ""
     result = _found_of_variables(runner, "regularizers", of_variables, "", comparisons, likely, confirmed)
-    return replace(result, findings=tuple(findings_of_regularizers(runner, confirmed))) if words else result
+    if words:
+        return replace(result, findings=tuple(findings_of_regularizers(runner, confirmed)))
+    in_both = first_losses is not None and all(loss is not None for loss in first_losses)
+    remedy = next((each.remedy for each in of_losses if in_both and each.title in likely[:1]), "")
+    return replace(result, findings=tuple(replace(each, remedy=each.remedy or remedy) for each in result.findings))
 
 
 def _comparable_loss(tf1: Outcome, port: Outcome) -> np.ndarray | None:

@@ -123,8 +123,8 @@ def _remedy(names: str, tf1: str, port: str, *, is_frozen: bool) -> str:
         return f"remove the penalty of {names} from the port"
     if is_frozen:
         return (
-            f"add {tf1} of {names} by add_loss in the port: Keras leaves out the regularizers of frozen layers. Or "
-            "leave this penalty out in TF1, since it changes no gradient of what is trained"
+            f"penalize {names} by {tf1} with add_loss in the port: Keras leaves out the regularizers of frozen layers. "
+            "Or remove the penalty from TF1: it changes no gradient of a trained variable"
         )
     remedy = f"penalize {names} by {tf1} in the port, as {_in_keras(tf1)} does"
     return f"{remedy}. {_HALF}; Keras's L2 takes sum(w**2)" if _is_half_or_double(tf1, port) else remedy

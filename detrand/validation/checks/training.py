@@ -94,11 +94,11 @@ def training_steps(runner: Runner) -> Found:
 
 def _of_constants(runner: Runner, names: Sequence[str]) -> Found:
     """Return what a training shows that changes elements which TF1 does not have."""
-    comes = "which comes" if len(names) == 1 else "which come"
+    comes, it = ("which comes", "it") if len(names) == 1 else ("which come", "them")
     cause = Cause(
         f"the port trains {and_more(names, 2)}, {comes} from no TF1 variable",
         fault=Fault.TRAINABLE,
-        remedy="do not train what the name_map makes constant",
+        remedy=f"do not train {and_more(names, 2)} in the port: the name_map makes {it} constant",
         own_form=(OwnForm.FREEZE, ", ".join(names)),
     )
     port_names, lines = runner.compared_variables().port_names, runner.lines_of_variables[1]

@@ -35,9 +35,9 @@ def confirmation(given: str, *, rest_agrees: bool) -> str:
 
 
 class Masking(NamedTuple):
-    """How a program masks what Softmax takes: the op that makes the mask, and which elements are 0 after Softmax.
+    """How a program masks the inputs of Softmax: the op that makes the mask, and which elements are 0 after Softmax.
 
-    Without a mask, the op is the one that computes what Softmax takes. ``softmax`` is the name of the Softmax.
+    Without a mask, the op is the one that computes the inputs of Softmax. ``softmax`` is the name of the Softmax.
     """
 
     op: TracedOp
@@ -62,7 +62,7 @@ class Divergence:
       variables: the TF1 names of the variables that TF1's region, and the port's, takes.
       drawing: the first op of TF1's region, and of the port's, that takes random numbers; if only one region has such
         an op, the op of the other program that takes the same numbers; None if there is none.
-      masking: how TF1 and the port mask what Softmax takes, if they mask different elements.
+      masking: how TF1 and the port mask the inputs of Softmax, if they mask different elements.
       taken: what TF1's op takes, and what the port's op takes, by TF1's names; empty where it has none.
       dtypes: the dtypes of the two ops, as the ops have them, if they differ.
       uses: the positions of the migration's inputs from which TF1's region, and the port's, is computed.
@@ -150,7 +150,7 @@ class Divergence:
             lines = [f"First divergence. Identical up to {and_more(self.after, _MOST_SHOWN)}, then:"]
         else:
             lines = ["First divergence, at a variable or an op on inputs and variables only:"]
-        lines += [f"  TF1 computes       {self.tf1 or 'nothing that the port does not compute'}"]
+        lines += [f"  TF1 computes       {self.tf1 or 'nothing beyond what the port computes'}"]
         lines += [f"  the port computes  {self.port or 'nothing that TF1 does not compute'}"]
         lines += [f"  {name} differs: {tf1} (TF1), {port} (port)" for name, (tf1, port) in self.attributes.items()]
         if self.leaf is not None and self.leaf.greatest_absolute is not None:

@@ -324,7 +324,7 @@ class Program:
         """Return how the first softmax in a region, or after it, is masked, without axes of 1; None if that is unknown.
 
         Masked elements are far below the others. Those that are only so small that their exponential is 0 are not.
-        Where what Softmax takes has a counterpart, the other program masks the same.
+        Where the input of Softmax has a counterpart, the other program masks the same.
         """
         found = ((op, self._operand_of_softmax(op)) for op in self.diverged)
         softmax, operand = next(
@@ -742,7 +742,7 @@ class TraceComparison:
         return tf1, port
 
     def _masking(self, regions: _Regions) -> tuple[Masking, Masking] | None:
-        """Return how two programs mask what Softmax takes, on the way of two regions; see `Divergence.masking`."""
+        """Return how two programs mask the inputs of Softmax, on the way of two regions; see `Divergence.masking`."""
         tf1, port = (program.masking(region) for program, region in zip((self.tf1, self.port), regions, strict=True))
         if tf1 is None or port is None or tf1.elements.size != port.elements.size:
             return None

@@ -34,7 +34,7 @@ _OWN_FORMS = {
         "in the port, call optax.softmax_cross_entropy or optax.sigmoid_binary_cross_entropy, which read logits"
     ),
     OwnForm.FROM_PROBABILITIES: "compute the loss from the logarithms of the outputs: losses of optax read logits",
-    OwnForm.EXCHANGE: "pass the two in the other order; losses of optax take (predictions, targets)",
+    OwnForm.EXCHANGE: "exchange labels and outputs in the port; losses of optax take (predictions, targets)",
     OwnForm.SMOOTH_LABELS: "smooth the labels in the port: optax.smooth_labels(labels, {tf1})",
     OwnForm.EPSILON_OF_ADAM: (
         "write optax.inject_hyperparams(optax.adam)(rate, eps=lambda step: epsilon / jnp.sqrt(1 - b2 ** (step + 1)))"

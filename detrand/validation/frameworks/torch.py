@@ -56,7 +56,7 @@ _OWN_FORMS = {
     OwnForm.FROM_PROBABILITIES: (
         "in the port, call torch.nn.functional.binary_cross_entropy, or nll_loss with the logarithms of the outputs"
     ),
-    OwnForm.EXCHANGE: "pass the two in the other order; losses of PyTorch take (input, target)",
+    OwnForm.EXCHANGE: "exchange labels and outputs in the port; losses of PyTorch take (input, target)",
     OwnForm.SMOOTH_LABELS: (
         "smooth the labels in the port, as label_smoothing={tf1} does in torch.nn.functional.cross_entropy"
     ),

@@ -81,8 +81,8 @@ def exchanged_beside_a_penalty(loss):
 
 EXCHANGED = (
     "loss: labels and outputs are exchanged",
-    "with the two in the other order, the losses agree",
-    "pass the two in the other order; losses of Keras take (y_true, y_pred)",
+    "with labels and outputs exchanged, the losses agree",
+    "exchange labels and outputs in the port; losses of Keras take (y_true, y_pred)",
 )
 
 
@@ -245,7 +245,7 @@ def of_classes_that_count(factor):
     return loss
 
 
-FACTOR = "factor of the labels, such as 1 - label smoothing, differs"
+FACTOR = "factor of the labels (such as 1 - label smoothing) differs"
 
 
 @pytest.mark.slow_except("in the port")
@@ -265,7 +265,7 @@ FACTOR = "factor of the labels, such as 1 - label smoothing, differs"
             FLAGS,
             of_sigmoids(0.7, 0.2),
             of_sigmoids(),
-            "what the loss takes for the labels y differs: 0.7 y + 0.2 (TF1), y (port)",
+            "scaling of the labels y differs: 0.7 y + 0.2 (TF1), y (port)",
         ),
     ],
     ids=["in TF1", "in the port", "Keras", "classes", "a sum"],
@@ -460,7 +460,7 @@ REST = ", and with TF1's losses here, the rest agrees"
             COLLAPSE,
             of_port_ctc(blank=0),
             f"{BLANK}; preprocess_collapse_repeated of the CTC loss differs: True (TF1), False (port)",
-            "make the port's CTC loss take what TF1's takes",
+            "pass TF1's values to the port's CTC loss",
         ),
         (
             {},

@@ -69,7 +69,8 @@ def test_a_factor_that_the_port_lacks_is_that_of_a_term():
         return weighted_by_hand(0.0)(labels, outputs) + tf.reduce_sum(tf.reduce_mean(tf.math.exp(outputs), 0))
 
     found = numbers_that_differ(weighted(0.07), without_factor)
-    assert "factor of a term differs: 0.42 in place of 1 gives TF1's loss" in [each.title for each in found]
+    title = "factor of a term differs: with 0.42 in place of 1, the port's loss is TF1's"
+    assert title in [each.title for each in found]
 
 
 @pytest.mark.parametrize("right_by_chance", [0.345, 1 / 29])
@@ -111,7 +112,7 @@ def test_a_sum_in_place_of_a_mean_is_the_reduction_of_a_term():
         return tf.reduce_sum((labels - outputs) ** 2.0) + tf.reduce_sum(tf.reduce_sum(tf.math.exp(outputs), 0))
 
     (number,) = numbers_that_differ(weighted(1.0), port)
-    assert number.title == "reduction of a term differs: a mean in place of a sum gives TF1's loss"
+    assert number.title == "reduction of a term differs: with a mean in place of a sum, the port's loss is TF1's"
 
 
 def equation(difference, atol=1e-7):

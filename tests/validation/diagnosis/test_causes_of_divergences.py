@@ -61,7 +61,7 @@ def test_axes_in_another_order_are_named():
     [
         ((ARRAY, ARRAY.transpose(2, 0, 1)), "the port's array is TF1's, transposed to (2, 0, 1)"),
         ((ARRAY, ARRAY[:, ::-1]), "the port's array is TF1's, reversed along axis 1"),
-        ((ARRAY[0], ARRAY[0][[1, 2, 0]]), "the port's array is TF1's in another order along axis 0: 1, 2, 0"),
+        ((ARRAY[0], ARRAY[0][[1, 2, 0]]), "the port's array is TF1's, in a different order along axis 0: 1, 2, 0"),
         ((ARRAY, ARRAY.reshape(4, 6) + 1), "0 (TF1), 1 (port) in 24 of 24 entries, the first at [0, 0, 0]"),
     ],
     ids=["transposed", "reversed", "in another order", "other numbers"],
@@ -113,7 +113,7 @@ def test_arithmetic_by_different_ops_is_named():
     ops = op("a", "Mul", "x", "c", input_1=0.5), op("b", "AddV2", "x", "c", input_1=3.0)
     found = {each.title: each.remedy for each in causes(divergence(*ops, attributes={}))}
     remedy = found["arithmetic differs: multiplies by 0.5 (TF1), adds 3.0 (port)"]
-    assert remedy == "compute in the port what TF1 does here, which multiplies by 0.5"
+    assert remedy == "compute the same in the port: TF1 multiplies by 0.5"
 
 
 def test_a_regularization_loss_of_0_has_no_factor():
@@ -200,13 +200,13 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
             (HALF, PRODUCT),
             {"regions": ((HALF, PRODUCT), (PRODUCT, op("d", "RealDiv", "b", "4", input_1=4.0)))},
             "constant factor differs: 0.5 (TF1), 0.25 (port)",
-            "use factors in the port whose product is 0.5",
+            "multiply by 0.5 in the port, in one factor or in several",
             None,
         ),
         (
             (SIGMOID, MUL),
             {"regions": ((SIGMOID,), (op("c", "Sigmoid", "y"),)), "is_order": True},
-            "order of ops differs: the port has Sigmoid in another place",
+            "order of ops differs: Sigmoid is in a different place in the port",
             "compute Sigmoid where TF1 does",
             None,
         ),
@@ -290,15 +290,17 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
         (
             (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
             {"values": (Value.of(ARRAY), Value.of(ARRAY.transpose(0, 2, 1).reshape(-1))), "confirmed": ""},
-            "TF1 flattens an array with its axes in a different order: transposed to (0, 2, 1), it agrees",
-            "transpose it to (0, 2, 1) in the port before it is flattened",
+            "TF1 flattens an array with its axes in a different order: the arrays agree if TF1's is transposed to "
+            "(0, 2, 1)",
+            "transpose the array to (0, 2, 1) in the port, and then flatten it",
             None,
         ),
         (
             (op("a", "Reshape", "x", "s"), op("b", "Reshape", "x", "s")),
             {"values": (Value.of(ARRAY.transpose(0, 2, 1).reshape(-1)), Value.of(ARRAY)), "confirmed": ""},
-            "the port flattens an array with its axes in a different order: transposed to (0, 2, 1), it agrees",
-            "transpose it to (0, 2, 1) in the port before it is flattened",
+            "the port flattens an array with its axes in a different order: the arrays agree if the port's is "
+            "transposed to (0, 2, 1)",
+            "transpose the array to (0, 2, 1) in the port before the flatten",
             (OwnForm.FLATTEN, ""),
         ),
     ],

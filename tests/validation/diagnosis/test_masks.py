@@ -92,12 +92,12 @@ def in_flax(mask):
 FRAMEWORKS = {"keras": lambda mask: lambda: InKeras(mask), "torch": in_torch, "flax": in_flax}
 WRITTEN = {"added": added, "multiplied": multiplied, "chosen": chosen}
 TITLES = {
-    ("causal", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
-    ("none", "causal"): "only the port masks what Softmax takes (20 of 50 elements)",
-    ("causal", "padding"): "the programs mask different elements of what Softmax takes, 20 of 50 each",
-    ("causal", "short"): "mask of what Softmax takes differs: 20 of 50 elements (TF1), 10 of 50 elements (port)",
-    ("causal", "reversed"): "the programs mask different elements of what Softmax takes, 20 of 50 each",
-    ("padding", "none"): "only TF1 masks what Softmax takes (20 of 50 elements)",
+    ("causal", "none"): "only TF1 masks the inputs of Softmax (20 of 50 elements)",
+    ("none", "causal"): "only the port masks the inputs of Softmax (20 of 50 elements)",
+    ("causal", "padding"): "the programs mask different elements of the inputs of Softmax, 20 of 50 each",
+    ("causal", "short"): "mask of the inputs of Softmax differs: 20 of 50 elements (TF1), 10 of 50 elements (port)",
+    ("causal", "reversed"): "the programs mask different elements of the inputs of Softmax, 20 of 50 each",
+    ("padding", "none"): "only TF1 masks the inputs of Softmax (20 of 50 elements)",
 }
 
 
@@ -174,7 +174,7 @@ def test_a_mask_is_named_where_only_one_program_writes_its_softmax_by_hand(masks
     report = validate(Migration(tf1=tf1, port=port, inputs=INPUTS), checks=["constant-weights"])
     (finding,) = report.findings
     who = "TF1" if masks[1] == "none" else "the port"
-    assert finding.title == f"only {who} masks what Softmax takes (4 of 10 elements)", str(report)
+    assert finding.title == f"only {who} masks the inputs of Softmax (4 of 10 elements)", str(report)
 
 
 def zeroed(after):

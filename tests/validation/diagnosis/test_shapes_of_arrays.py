@@ -73,7 +73,7 @@ def findings(tf1, port, inputs=SEQUENCES):
 def test_heads_that_are_split_differently_are_one_finding(splits, shape):
     (finding,) = findings(attention, lambda: Attention(*splits))
     assert finding.title == f"shape of an array differs: (3, 6, 2, 4) (TF1), {shape} (port)"
-    assert finding.remedy == "give the array TF1's shape in the port, and then transpose it to (0, 2, 1, 3)"
+    assert finding.remedy == "reshape the array to (3, 6, 2, 4) in the port, and then transpose it to (0, 2, 1, 3)"
     assert finding.confirmed
 
 
@@ -119,7 +119,7 @@ class Maxout(keras.Model):
 def test_pieces_of_a_maxout_that_are_others_have_another_shape():
     (finding,) = findings(maxout, Maxout, ROWS)
     assert finding.title == "shape of an array differs: (3, 8, 2) (TF1), (3, 2, 8) (port)"
-    assert finding.remedy == "give the array TF1's shape in the port, and then use TF1's axis: 2"
+    assert finding.remedy == "reshape the array to (3, 8, 2) in the port, and then use TF1's axis: 2"
 
 
 def shuffled(x, training):
@@ -175,5 +175,6 @@ def test_an_image_with_its_channels_first_has_an_order_of_axes():
             return self.out(torch.relu(self.hidden(x)).view(-1, 8, 3, 3)).permute(0, 2, 3, 1)
 
     (finding,) = findings(generated, Generates, ROWS)
-    assert finding.title == "order of the axes that a flat one becomes differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)"
+    orders = "(0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)"
+    assert finding.title == f"order of the axes into which a flat axis is split differs: {orders}"
     assert "channels last" in finding.remedy

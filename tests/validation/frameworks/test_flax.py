@@ -322,7 +322,8 @@ FAULTS = {  # the checks that run, the port, and how the title of each finding b
     "flattened": (
         "random-inference",
         lambda: of_images(FlattenedChannelsFirst),
-        "the port flattens an array with its axes in a different order: transposed to (0, 2, 3, 1), it agrees",
+        "the port flattens an array with its axes in a different order: the arrays agree if the port's is transposed "
+        "to (0, 2, 3, 1)",
     ),
     "pooling": (
         "random-inference",

@@ -305,7 +305,8 @@ FAULTS = [
     (
         "images",
         "order of a flatten",
-        "the port flattens an array with its axes in a different order: transposed to (0, 2, 3, 1), it agrees",
+        "the port flattens an array with its axes in a different order: the arrays agree if the port's is transposed "
+        "to (0, 2, 3, 1)",
     ),
     ("images", "missing scale", "only TF1 multiplies by 0.5"),
     ("pooled", "strides", "stride differs: [1, 2, 2, 1] (TF1), [1, 1, 1, 1] (port)"),
@@ -317,7 +318,7 @@ FAULTS = [
     ("phrases", "activation", "activation differs: Relu (TF1), Elu (port)"),
     ("phrases", "constant", "number added differs: 1.0 (TF1), 0.9 (port)"),
     ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
-    ("encoder", "no mask", "only TF1 masks what Softmax takes (60 of 150 elements)"),
+    ("encoder", "no mask", "only TF1 masks the inputs of Softmax (60 of 150 elements)"),
     ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),
     ("encoder", "axis of a softmax", "axis of Softmax differs: 3 (TF1), 2 (port)"),
     ("encoder", "no residual", "only TF1 adds input 0 (x)"),

@@ -98,8 +98,8 @@ def test_a_sound_port_passes():
 
 FAULTS = {
     "scale": "only TF1 multiplies by 2.828",
-    "causal mask": "mask of what Softmax takes differs: ",
-    "mask of padding": "mask of what Softmax takes differs: ",
+    "causal mask": "mask of the inputs of Softmax differs: ",
+    "mask of padding": "mask of the inputs of Softmax differs: ",
 }
 
 

@@ -301,7 +301,7 @@ FAULTS = {
         FLAGS,
         losses.of_positive,
         with_less_weight,
-        "factor of the labels, such as 1 - label smoothing, differs",
+        "factor of the labels (such as 1 - label smoothing) differs",
     ),
     "penalty": (NUMBERS, losses.with_penalty, without_penalty, "only TF1 adds this term to the loss"),
     "factor": (NUMBERS, losses.with_penalty, with_another_factor, "factor differs: 0.3 (TF1), 0.4 (port)"),

@@ -270,7 +270,7 @@ FAULTS = [
     ("words", "unknown function", "what is computed differs: Tanh (TF1), mish (port)"),
     ("own cell", "forget bias", "only TF1 adds 1.0"),
     ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
-    ("encoder", "no mask", "only TF1 masks what Softmax takes (60 of 150 elements)"),
+    ("encoder", "no mask", "only TF1 masks the inputs of Softmax (60 of 150 elements)"),
     ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),
     ("encoder", "axis of a softmax", "axis of Softmax differs: not transposed (TF1), "),
     ("encoder", "no residual", "only TF1 adds input 0 (x)"),
@@ -279,7 +279,7 @@ FAULTS = [
     (
         "decoder",
         "order of a reshape",
-        "order of the axes that a flat one becomes differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)",
+        "order of the axes into which a flat axis is split differs: (0, 1, 2, 3) (TF1), (0, 3, 1, 2) (port)",
     ),
     ("decoder", "corners", "alignment of corners in a resize differs: True (TF1), False (port)"),
     ("decoder", "last activation", "activation differs: Sigmoid (TF1), Tanh (port)"),
@@ -482,7 +482,7 @@ def test_a_place_is_before_a_tensor_that_agrees_by_chance(check):
 # Faults whose first finding has no cause, or whose line is that of another finding.
 IN_SEVERAL_FINDINGS = [
     ("words", "scaled embeddings", "another result at rnn/transpose "),
-    ("encoder", "norm before the sum", "order of ops differs: the port has AddV2 in another place"),
+    ("encoder", "norm before the sum", "order of ops differs: AddV2 is in a different place in the port"),
 ]
 
 

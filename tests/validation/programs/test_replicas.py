@@ -162,11 +162,11 @@ def test_golden_files_hold_towers(found):
 @pytest.mark.parametrize(
     ("case", "failing", "says"),
     marked(
-        (("with_loss", "mean_of_part"), ALL[8:], "the port's loss is not scaled for replicas: it is 2 times TF1's."),
+        (("with_loss", "mean_of_part"), ALL[8:], "the port's loss is not scaled for replicas: it is 2 times TF1's"),
         (
             ("with_loss", "keras_twice"),
             ALL[8:],
-            "the port's loss is scaled for replicas twice: TF1's is 2 times as large.",
+            "the port's loss is scaled for replicas twice: TF1's is 2 times as large",
         ),
         (
             ("with_loss", "sum_of_part"),

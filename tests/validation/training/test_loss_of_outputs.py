@@ -97,7 +97,7 @@ def test_a_difference_inside_of_a_loss_is_named_with_its_line(loss, title):
 @pytest.mark.slow
 def test_a_factor_of_the_labels_is_named_as_the_code_has_it():
     (finding,) = validated(discounted(0.9), of_tf1=discounted(0.99), labels=NUMBERS, checks=["training-steps"]).findings
-    assert finding.title == "loss: factor of the labels, such as 1 - label smoothing, differs: 0.99 (TF1), 0.9 (port)"
+    assert finding.title == "loss: factor of the labels (such as 1 - label smoothing) differs: 0.99 (TF1), 0.9 (port)"
     assert finding.remedy == "use 0.99 in the port"
 
 
@@ -424,7 +424,7 @@ def penalized_by(factor):
     return lambda labels, outputs: tf.reduce_mean(tf.square(labels - outputs)) + factor * tf.nn.l2_loss(outputs)
 
 
-IN_PLACE = "loss: {} differs: {} in place of {} gives TF1's loss"
+IN_PLACE = "loss: {} differs: with {} in place of {}, the port's loss is TF1's"
 
 
 @pytest.mark.slow_except("labels1-*", "labels3-*", "labels4-*")
@@ -452,14 +452,14 @@ IN_PLACE = "loss: {} differs: {} in place of {} gives TF1's loss"
         (
             NUMBERS,
             (penalized, penalized_by(0.01)),
-            "loss: sum of squares differs: all of it (TF1), half of it, as tf.nn.l2_loss computes (port)",
+            "loss: sum of squares differs: the whole sum (TF1), half the sum, as tf.nn.l2_loss computes (port)",
             "take the whole sum of squares in the port",
         ),
         (
             NUMBERS,
             (variational, regrouped(reconstruction=mean_of_squares)),
             "loss: TF1 sums a term of the loss where the port takes the mean: it is 4 times as large",
-            "sum here in the port, too",
+            "sum this term in the port",
         ),
     ],
 )
@@ -608,7 +608,7 @@ def weighted_by(axis):
         (
             (squeezing, broadcasting),
             "loss: the port subtracts [6, 1] from [6], which broadcasts to [6, 6]",
-            "use tf.squeeze or tf.reshape, so that both have one shape",
+            "use tf.squeeze or tf.reshape, so that both have the same shape",
             "with the squeezed form of the outputs, the losses agree",
         ),
         (
@@ -620,7 +620,7 @@ def weighted_by(axis):
         (
             (weighted_by(1), weighted_by(None)),
             "loss: the port has [6, 1] and [6] in Mul, which broadcasts to [6, 6]",
-            "use tf.squeeze or tf.reshape, so that both have one shape",
+            "use tf.squeeze or tf.reshape, so that both have the same shape",
             "",
         ),
     ],

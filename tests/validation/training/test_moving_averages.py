@@ -153,7 +153,7 @@ def test_a_variable_that_follows_a_weight_before_the_update_is_named():
 
 def test_another_share_of_a_weight_is_named():
     found = finding_of_teacher(0.25)
-    what = "share of the distance to the weights by which a step moves teacher/w"
+    what = "share of the distance that a step moves teacher/w towards the weights"
     assert found.title == f"{what} differs: 0.125 (TF1), 0.25 (port)"
     assert found.remedy == "use 0.125 in the port"
 

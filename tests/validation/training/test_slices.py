@@ -234,7 +234,7 @@ def clipped(tf1_optimizer, densify, loss):
     return tf1_optimizer(0.01).apply_gradients(zip(gradients, variables, strict=True))
 
 
-OF_SLICES = "TF1 clips gradients by the norm of their slices, before it adds up those of one row"
+OF_SLICES = "TF1 clips gradients by the norm of their slices, before it adds up the slices of a row"
 
 
 @pytest.mark.slow_except("Adam", "slices")
@@ -304,7 +304,7 @@ def test_a_port_that_does_not_clip_is_not_said_to_clip_by_sums():
 
 
 SOME_ROWS = np.array([[0, 2], [2, 1], [3, 0]] * 2)  # of the table, the same ones in each step
-ROWS_STAY = "TF1 leaves rows of table without gradients as they are, the port does not"
+ROWS_STAY = "only the port updates rows of table that have no gradient"
 
 
 class OneHot(keras.layers.Layer):
@@ -348,7 +348,7 @@ def test_rows_that_only_tf1_leaves_as_they_are_are_named(port, port_optimizer, i
     found = averaged_rows(port, tf1_momentum, port_optimizer, ids)
     (finding,) = found.findings
     assert (finding.title, finding.confirmed) == (ROWS_STAY, "the updates of all other rows agree")
-    assert finding.remedy.startswith("return the optimizer of tf.compat.v1.train in the port, and look rows up")
+    assert finding.remedy.startswith("return the optimizer of tf.compat.v1.train in the port, and read the rows")
 
 
 class PositionsInKeras(OneHot):

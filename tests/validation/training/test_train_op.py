@@ -214,7 +214,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port": shim(updates=False)},
             {"port": shim()},
             "TF1 does not update its moving averages: bn/mean never changes",
-            "",
+            "run tf.GraphKeys.UPDATE_OPS with TF1's training op, or leave these updates out in the port",
         ),
         (
             updating,
@@ -271,8 +271,8 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             "decay of the moving averages of weights in step 1 differs: 0.25 = min(decay, (1 + n) / (10 + n)) for "
             "num_updates n (TF1), 0.9 (port)",
-            "make ema_momentum of the port's optimizer min(decay, (1 + n) / (10 + n)), a property of a subclass, where "
-            "n is iterations + 1",
+            "use a subclass of the port's optimizer whose property ema_momentum returns min(decay, (1 + n) / (10 + "
+            "n)), where n is iterations + 1",
         ),
         (
             averaging(counting=True),
@@ -280,16 +280,16 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port_optimizer": sgd()},
             "only TF1 keeps moving averages of the weights (tf.train.ExponentialMovingAverage, decay min(decay, (1 + "
             "n) / (10 + n)) for num_updates n)",
-            "pass use_ema=True to the port's optimizer, with min(decay, (1 + n) / (10 + n)) as ema_momentum, a "
-            "property of a subclass, where n is iterations + 1",
+            "pass use_ema=True to the port's optimizer, in a subclass whose property ema_momentum returns min(decay, "
+            "(1 + n) / (10 + n)), where n is iterations + 1",
         ),
         (
             averaging_before,
             {"port_optimizer": lambda: AveragingBefore(0.1, use_ema=True, ema_momentum=0.9)},
             {"port_optimizer": sgd(use_ema=True, ema_momentum=0.9)},
             "TF1 averages the weights before the update, the port after it",
-            "let TF1 average after the update (tf.control_dependencies), or average before it in the port: Keras's "
-            "use_ema averages after it",
+            "average after the update in TF1 (tf.control_dependencies), or before it in the port: Keras's use_ema "
+            "averages after the update",
         ),
         (
             averaging(),

@@ -65,7 +65,7 @@ def of_shapes(divergence: Divergence) -> Iterator[Cause]:
 
 
 def _of_two_shapes(tf1: tuple[int, ...], port: tuple[int, ...], then: str = "") -> Cause:
-    remedy = f"give the array TF1's shape in the port{then}"
+    remedy = f"reshape the array to {tf1} in the port{then}"
     return of_values("shape of an array", tf1, port, fault=Fault.AXES, remedy=remedy)
 
 
@@ -104,7 +104,7 @@ def _flattened(tf1: np.ndarray, port: np.ndarray, sources: Sequence[np.ndarray |
                 if not is_flattened and tf1.ndim == whole.ndim and tf1.shape not in (whole.shape, arranged.shape):
                     yield _of_two_shapes(tf1.shape, arranged.shape)
                     return
-                what = "that are flattened" if is_flattened else "that a flat one becomes"
+                what = "that are flattened" if is_flattened else "into which a flat axis is split"
                 form, order = OwnForm.FLATTEN_AXES if is_flattened else OwnForm.UNFLATTEN_AXES, tuple(range(whole.ndim))
                 cause = of_values(f"order of the axes {what}", order, axes, fault=Fault.AXES, remedy=use_order(order))
                 yield cause._replace(own_form=(form, str(order)))
@@ -116,12 +116,16 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[Tr
         who, more, fewer = ("TF1", tf1, port) if tf1.ndim > port.ndim else ("the port", port, tf1)
         for axes in itertools.permutations(range(more.ndim)):
             if are_close(more.transpose(axes).reshape(-1), fewer.reshape(-1)):
-                words = f"{who} flattens an array with its axes in a different order"
+                words = f"{who} flattens an array with its axes in a different order: the arrays agree if"
                 is_port = who == "the port"
                 own_form = (OwnForm.FLATTEN, "") if is_port else None
-                order = axes if is_port else tuple(map(int, np.argsort(axes)))
-                remedy = f"transpose it to {order} in the port before it is flattened"
-                title = f"{words}: transposed to {axes}, it agrees"
+                title = f"{words} {'the port' if is_port else 'TF1'}'s is transposed to {axes}"
+                back = tuple(map(int, np.argsort(axes)))
+                remedy = (
+                    f"transpose the array to {axes} in the port before the flatten"
+                    if is_port
+                    else f"transpose the array to {back} in the port, and then flatten it"
+                )
                 yield Cause(title, fault=Fault.AXES, remedy=remedy, own_form=own_form)
         return
     for axis in range(tf1.ndim):
@@ -131,7 +135,7 @@ def _rearranged(tf1: np.ndarray, port: np.ndarray, regions: Sequence[Sequence[Tr
             yield (
                 in_one_program(who, does, fault=Fault.AXES)
                 if who
-                else Cause(f"one program {does}", fault=Fault.AXES, remedy="let the port flip it as TF1 does")
+                else Cause(f"one program {does}", fault=Fault.AXES, remedy="flip the array in the port where TF1 does")
             )
     for axes in itertools.permutations(range(tf1.ndim)):
         if are_close(tf1.transpose(axes), port):
@@ -203,7 +207,7 @@ def of_softmaxes(divergence: Divergence) -> Iterator[Cause]:
     if op_type != divergence.types[1] or op_type not in OF_LAST_AXIS or tf1 is None or port is None:
         return
     if tf1.size == port.size and tf1.shape[-1:] != port.shape[-1:]:
-        sizes = [f"one of {shape[-1]} elements" for shape in (tf1.shape, port.shape)]
+        sizes = [f"an axis of {shape[-1]} elements" for shape in (tf1.shape, port.shape)]
         words = _axes_of_softmax(divergence, op_type) or sizes
         remedy = f"compute {op_type} along TF1's axis"
         yield of_values(f"axis of {op_type}", *words, fault=Fault.AXES, remedy=remedy)
@@ -286,7 +290,7 @@ def is_rearranged(divergence: Divergence) -> bool:
 
 
 def of_masks(divergence: Divergence) -> Iterator[Cause]:
-    """Yield how the programs mask what Softmax takes, where they mask different elements."""
+    """Yield how the programs mask the inputs of Softmax, where they mask different elements."""
     if divergence.masking is None:
         return
     tf1, port = (each.elements for each in divergence.masking)
@@ -294,11 +298,11 @@ def of_masks(divergence: Divergence) -> Iterator[Cause]:
     remedy = "mask the elements in the port that TF1 masks"
     if not port.any() or not tf1.any():
         who, share = ("TF1", shares[0]) if tf1.any() else ("the port", shares[1])
-        yield in_one_program(who, f"masks what Softmax takes ({share})", fault=Fault.SOFTMAX_MASK)
+        yield in_one_program(who, f"masks the inputs of Softmax ({share})", fault=Fault.SOFTMAX_MASK)
     elif shares[0] != shares[1]:
-        yield of_values("mask of what Softmax takes", *shares, fault=Fault.SOFTMAX_MASK, remedy=remedy)
+        yield of_values("mask of the inputs of Softmax", *shares, fault=Fault.SOFTMAX_MASK, remedy=remedy)
     else:
-        title = f"the programs mask different elements of what Softmax takes, {tf1.sum():,} of {tf1.size:,} each"
+        title = f"the programs mask different elements of the inputs of Softmax, {tf1.sum():,} of {tf1.size:,} each"
         yield Cause(title, fault=Fault.SOFTMAX_MASK, remedy=remedy)
 
 
@@ -337,7 +341,8 @@ def how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
             return f"the port's array is {factor:.4g} times TF1's"
         for axis in range(pair[0].ndim):
             if (order := _order_of(*(np.moveaxis(each, axis, 0) for each in pair))) is not None:
-                return f"the port's array is TF1's in another order along axis {axis}: {and_more(map(str, order), 8)}"
+                entries = and_more(map(str, order), 8)
+                return f"the port's array is TF1's, in a different order along axis {axis}: {entries}"
     for axes in itertools.permutations(range(min(pair[0].ndim, _MOST_AXES))):
         if pair[0].ndim <= _MOST_AXES and are_close(pair[0].transpose(axes).reshape(-1), pair[1].reshape(-1)):
             return f"the port's array is TF1's, transposed to {axes}"

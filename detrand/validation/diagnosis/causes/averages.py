@@ -27,6 +27,7 @@ MOVING_AVERAGES = {"moving_averages", UPDATES_OF_AVERAGES}
 _BEFORE, _AFTER = "before", "after"
 _LIMITED = "min(decay, (1 + n) / (10 + n))"
 _OF_NUM_UPDATES = f"{_LIMITED} for num_updates n"
+_OF_SUBCLASS = f"ema_momentum returns {_LIMITED}, where n is iterations + 1"
 
 
 def of_averages_of_weights(port: Sequence[Step], tf1: Sequence[Step]) -> Iterator[Cause]:
@@ -42,7 +43,7 @@ def of_averages_of_weights(port: Sequence[Step], tf1: Sequence[Step]) -> Iterato
             remedy = f"pass use_ema=True, ema_momentum={in_tf1} to the port's optimizer"
         elif is_counted:
             its_decay = f", decay {_OF_NUM_UPDATES}"
-            remedy += f", with {_LIMITED} as ema_momentum, a property of a subclass, where n is iterations + 1"
+            remedy += f", in a subclass whose property {_OF_SUBCLASS}"
         if when_in_tf1 == _BEFORE:
             order = ", of the weights before the update"
             remedy = "average the weights before the update in the port, too: Keras's use_ema averages them after it"
@@ -64,8 +65,8 @@ def of_averages_of_weights(port: Sequence[Step], tf1: Sequence[Step]) -> Iterato
             f"TF1 averages the weights {when_in_tf1} the update, the port {when_in_port} it",
             "computed in this order, decay * average + (1 - decay) * w gives the averages of both programs",
             remedy=(
-                "let TF1 average after the update (tf.control_dependencies), or average before it in the port: Keras's "
-                "use_ema averages after it"
+                "average after the update in TF1 (tf.control_dependencies), or before it in the port: Keras's use_ema "
+                "averages after the update"
                 if when_in_tf1 == _BEFORE
                 else ""
             ),
@@ -74,13 +75,12 @@ def of_averages_of_weights(port: Sequence[Step], tf1: Sequence[Step]) -> Iterato
         if step in of_tf1 and f"{decay:.4g}" != f"{of_tf1[step]:.4g}":
             where = "" if in_tf1 else f" in step {step}"
             tf1_decay = f"{of_tf1[step]:.4g}{f' = {_OF_NUM_UPDATES}' if is_counted else ''}"
-            limited = f"make ema_momentum of the port's optimizer {_LIMITED}, a property of a subclass, where n is "
             yield of_values(
                 f"decay of the moving averages of weights{where}",
                 tf1_decay,
                 f"{decay:.4g}",
                 "with these decays, decay * average + (1 - decay) * w gives the averages of both programs",
-                remedy=f"{limited}iterations + 1" if is_counted else None,
+                remedy=f"use a subclass of the port's optimizer whose property {_OF_SUBCLASS}" if is_counted else None,
             )
             return
 
@@ -157,13 +157,17 @@ def of_moving_averages(
         port_stays, tf1_stays = _stays(port_values, tf1_values), _stays(tf1_values, port_values)
         if port_stays and not tf1_stays:
             yield Cause(
-                f"the port does not update its moving averages: {name} never changes. Call it with training=True"
+                f"the port does not update its moving averages: {name} never changes",
+                remedy=f"call the port's layer with training=True, or assign to {name}",
             )
         elif tf1_stays and not port_stays:
-            yield Cause(f"TF1 does not update its moving averages: {name} never changes. Run tf.GraphKeys.UPDATE_OPS")
+            yield Cause(
+                f"TF1 does not update its moving averages: {name} never changes",
+                remedy="run tf.GraphKeys.UPDATE_OPS with TF1's training op, or leave these updates out in the port",
+            )
         elif not np.array_equal(port_values[0], tf1_values[0]):
-            in_words = "for a batch normalization, the momentum (decay) may, or which variance it averages"
-            yield Cause(f"updates of {name} differ: {in_words}", fault=Fault.UNEXPLAINED)
+            may = "for a batch normalization, the momentum (decay) may differ, or the kind of variance that it averages"
+            yield Cause(f"updates of {name} differ: {may}", fault=Fault.UNEXPLAINED)
         else:
             continue
         return
@@ -194,7 +198,7 @@ def _of_shares(tf1: str, port: str) -> Cause:
     if "0" in (tf1, port):
         who, share = ("TF1", tf1) if port == "0" else ("the port", port)
         return in_one_program(who, f"moves {{}} towards the weights, by {share} of the distance in each step")
-    what = "share of the distance to the weights by which a step moves {}"
+    what = "share of the distance that a step moves {} towards the weights"
     return of_values(what, tf1, port, "with these shares, all steps of both programs give the values that they have")
 
 
@@ -283,7 +287,7 @@ def momenta(
             confirmed = f"{times}, as these momenta say" if is_confirmed else ""
             found[name] = of_momentum(each, confirmed)
         if is_multiple and not known and not only_known:
-            found[name] = Cause(f"momentum differs: {times}", "in every element")
+            found[name] = Cause(f"momentum differs: {times}", "the ratio is the same in every element")
     return found
 
 

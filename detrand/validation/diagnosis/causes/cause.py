@@ -123,13 +123,13 @@ def is_close(value: float, expected: float) -> bool:
 
 # What people call attributes of ops.
 _ATTRIBUTES = {
-    "attribute epsilon": "batch-norm epsilon",
+    "attribute epsilon": "epsilon",
     "attribute padding": "padding",
     "attribute strides": "stride",
     "attribute dilations": "dilation rate",
     "attribute ksize": "size of the pooling window",
     "attribute data_format": "data format (channels first or last)",
-    "attribute is_training": "training mode of the batch norm",
+    "attribute is_training": "training mode of a normalization",
     "attribute transpose_b": "transposition of the kernel",
     "attribute transpose_a": "transposition of the input",
     "attribute align_corners": "alignment of corners in a resize",
@@ -158,8 +158,14 @@ CONSTANTS = {
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
     **{"Less": "upper limit of a comparison", "FloorDiv": "integer divisor"},
 }
-ARITHMETIC = {"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts", "Pow": "takes to"}
-_TO_NUMBERS = {"Sub": "subtracts from {}", "RealDiv": "divides {} by it", "Pow": "takes {} to its power"}
+ARITHMETIC = {
+    **{"Mul": "multiplies by", "RealDiv": "divides by", "AddV2": "adds", "Sub": "subtracts"},
+    "Pow": "raises to the power",
+}
+_TO_NUMBERS = {
+    **{"Sub": "subtracts from {}", "RealDiv": "divides {} by the tensor"},
+    "Pow": "raises {} to the power of the tensor",
+}
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")  # of a slice: axes of which a bound does not count
 
 

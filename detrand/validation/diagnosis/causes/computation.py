@@ -45,6 +45,10 @@ from detrand.validation.diagnosis.layer_order import LayerOrder
 from detrand.validation.results import AuditedHyperparameter, Fault
 
 _MOST_LAYERS = 3
+DRAWS_NUMPY = Cause(
+    "a program draws from NumPy's global generator (np.random), which draws different numbers in each run",
+    remedy="pass Migration(seed_numpy=True)",
+)
 
 
 def causes(
@@ -68,11 +72,7 @@ def causes(
     """
     found: list[Cause] = []
     if draws_numpy:
-        title = (
-            "a program draws from NumPy's global generator (np.random), which gives each run other numbers. Pass "
-            "Migration(seed_numpy=True)"
-        )
-        found.append(Cause(title))
+        found.append(DRAWS_NUMPY)
     found += random_ops
     if divergence is not None and divergence.hyperparameter is not None:
         return (of_hyperparameter(divergence.hyperparameter, divergence.count),)
@@ -135,7 +135,9 @@ def _regularization(port: np.ndarray | None, tf1: np.ndarray | None) -> Iterator
         yield in_one_program("TF1" if port is None else "the port", "has a regularizer")
     elif tf1:
         title = f"factor of a regularizer differs: the port's regularization loss is {port / tf1:.4g} times TF1's"
-        if is_close(port / tf1, 2) or is_close(port / tf1, 0.5):
-            yield Cause(f"{title}. tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)")
-        else:
-            yield Cause(f"{title}, or one program has more regularizers")
+        for ratio, part in ((2, "half"), (0.5, "twice")):
+            if is_close(port / tf1, ratio):
+                remedy = f"pass {part} the factor to Keras's L2: tf.nn.l2_loss(w) is sum(w**2) / 2"
+                yield Cause(title, remedy=remedy)
+                return
+        yield Cause(f"{title}; or a variable is penalized in one program only")

@@ -55,7 +55,9 @@ _LOGITS = Cause(
     own_form=(OwnForm.FROM_PROBABILITIES, ""),
 )
 _BROADCAST = Cause(
-    "the port's loss broadcasts the outputs and the labels, which have different ranks", fault=Fault.BROADCAST
+    "the port's loss broadcasts the outputs and the labels, which have different ranks",
+    fault=Fault.BROADCAST,
+    remedy="give outputs and labels the same rank, for example with tf.squeeze(outputs, -1)",
 )
 _COMPARISONS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "SequenceMask"}
 
@@ -89,7 +91,7 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
         computing = [[each for each in ops if kind(each) not in PLUMBING] for ops in divergence.regions]
         kinds = computing if any(computing) else divergence.regions
         of_tf1, of_port = (", ".join(dict.fromkeys(each.type for each in of)) or "nothing" for of in kinds)
-        computed = f"the loss is computed by {of_tf1} (TF1), {of_port} (port)"
+        computed = f"the loss is computed with {of_tf1} (TF1), {of_port} (port)"
         alike = of_tf1 if any(divergence.regions) else divergence.types[0]
         cause = Cause(f"the operands of {alike} differ" if of_tf1 == of_port else computed, fault=Fault.OPS)
         found.append(_more_in_one(*kinds) or cause)
@@ -124,7 +126,7 @@ def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause,
     subtracts = f"subtracts {list(second)} from {list(first)}"
     what = subtracts if kind(op) == "Sub" else f"has {list(first)} and {list(second)} in {op.type}"
     title = f"{'TF1' if of_tf1 else 'the port'} {what}, which broadcasts to {whole}"
-    remedy = "" if of_tf1 else "use tf.squeeze or tf.reshape, so that both have one shape"
+    remedy = "" if of_tf1 else "use tf.squeeze or tf.reshape, so that both have the same shape"
     return Cause(title, fault=Fault.BROADCAST, remedy=remedy), op, bool(of_tf1)
 
 
@@ -147,7 +149,7 @@ def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[
     constants = differing_constants(divergence)
     if all(uses_labels_only) and constants is not None and divergence.types in (("Mul", "Mul"), ("AddV2", "AddV2")):
         is_factor = divergence.types[0] == "Mul"
-        what = "factor of the labels, such as 1 - label smoothing," if is_factor else "number added to the labels"
+        what = "factor of the labels (such as 1 - label smoothing)" if is_factor else "number added to the labels"
         yield of_values(what, *(f"{each:.4g}" for each in constants))
 
 
@@ -327,15 +329,15 @@ def of_losses(
     sizes = sorted({size for shape in shapes for size in (*shape, math.prod(shape))})  # a loss may be a mean over these
     size = next((size for size in sizes if size > 1 and is_close(max(port / tf1, tf1 / port), size)), None)
     if replicas > 1 and is_close(port, tf1 * replicas):
-        title = (
-            f"the port's loss is not scaled for replicas: it is {replicas} times TF1's. Each replica divides by the "
-            "size of its own part of the batch, and their losses are summed; tf.nn.compute_average_loss divides by the "
-            "size of the whole batch"
+        title = f"the port's loss is not scaled for replicas: it is {replicas} times TF1's"
+        remedy = (
+            "use tf.nn.compute_average_loss in the port, which divides by the size of the whole batch: the losses of "
+            "the replicas are summed"
         )
     elif replicas > 1 and is_close(port * replicas, tf1):
-        title = (
-            f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large. The losses of Keras 3 "
-            "already divide by the number of replicas"
+        title = f"the port's loss is scaled for replicas twice: TF1's is {replicas} times as large"
+        remedy = (
+            "do not divide by the number of replicas in the port's loss: the losses of Keras 3 already divide by it"
         )
     elif size is None and not confirmed:
         title = _LOSSES_DIFFER.format(tf1, port)

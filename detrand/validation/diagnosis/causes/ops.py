@@ -87,7 +87,8 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes on the way to where both agree again; if it has no name, the ops."""
     if divergence.confirmed and (factors := differing_factors(*divergence.regions)):
         # Products and sums of what is multiplied by a number are multiplied by it, so that the order does not matter.
-        yield of_values("constant factor", *factors, remedy=f"use factors in the port whose product is {factors[0]}")
+        remedy = f"multiply by {factors[0]} in the port, in one factor or in several"
+        yield of_values("constant factor", *factors, remedy=remedy)
         return
     computed = tuple(in_order(region) for region in divergence.regions)
     only = [set(each) - PLUMBING for each in only_in(*divergence.regions)]
@@ -100,8 +101,8 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
         yield _of_order(*computed)
         return
     if divergence.is_order and computed[0] and computed[0] == computed[1]:  # what is in between agrees by chance
-        ops = and_more(computed[0], _MOST_OPS)
-        title = f"order of ops differs: the port has {ops} in another place"
+        ops, verb = and_more(computed[0], _MOST_OPS), "is" if len(computed[0]) == 1 else "are"
+        title = f"order of ops differs: {ops} {verb} in a different place in the port"
         yield Cause(title, fault=Fault.ORDER, remedy=f"compute {ops} where TF1 does")
         return
     chains = tuple(chain(region) for region in divergence.regions)
@@ -188,7 +189,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     ]
     if factors[0] == factors[1] and halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
         is_half = halves[0] == {"L2Loss"}
-        sums = ["half of it, as tf.nn.l2_loss computes", "all of it"]
+        sums = ["half the sum, as tf.nn.l2_loss computes", "the whole sum"]
         remedy = (
             "divide the sum of squares by 2 in the port" if is_half else "take the whole sum of squares in the port"
         )
@@ -197,7 +198,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     signs = {"Sub": "subtracted", "AddV2": "added"}
     if divergence.confirmed and all(len(each) == 1 and each <= signs.keys() for each in halves):
         of_tf1, of_port = (signs[kinds.pop()] for kinds in halves)
-        remedy = f"{'subtract' if of_tf1 == 'subtracted' else 'add'} it in the port, too"
+        remedy = f"{'subtract' if of_tf1 == 'subtracted' else 'add'} the term in the port, too"
         yield of_values("sign of a term", of_tf1, of_port, remedy=remedy)
         return
     for words, alternatives in _ALTERNATIVES.items():
@@ -269,8 +270,9 @@ def of_draws(divergence: Divergence) -> Iterator[Cause]:
     if of_tf1 is not None and of_port is not None:
         masks = _mask(of_tf1), _mask(of_port)
         if divergence.is_order:
-            words = "order of ops differs: the port has a dropout, or another random op, in another place"
-            yield Cause(words, fault=Fault.RANDOM_OP_ELSEWHERE, remedy="move it to where TF1 has it")
+            words = "order of ops differs: a dropout, or another random op, is in a different place in the port"
+            remedy = "move the dropout to the place that it has in TF1"
+            yield Cause(words, fault=Fault.RANDOM_OP_ELSEWHERE, remedy=remedy)
         elif divergence.confirmed and all(masks) and of_tf1.type != of_port.type:
             remedy = f"use {masks[0]} in the port, or write TF1's mask as {masks[1]}"
             yield of_values("mask of random numbers u", *masks, fault=Fault.MASK, remedy=remedy)
@@ -296,7 +298,8 @@ def of_uses(divergence: Divergence) -> Iterator[Cause]:
         for position in sorted(mine - other):
             name = f" ({divergence.inputs[position]})" if position < len(divergence.inputs) else ""
             given = f"input {position}{name}"
-            remedy = f"use {given} here in the port, too" if who == "TF1" else f"leave out {given} here in the port"
+            at = "at this place in the port"
+            remedy = f"use {given} {at}, too" if who == "TF1" else f"leave out {given} {at}"
             yield Cause(f"only {who} uses {given} here", fault=Fault.ONLY_IN_ONE, remedy=remedy)
 
 

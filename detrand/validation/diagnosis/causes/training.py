@@ -33,7 +33,7 @@ _SAME = 1e-6  # relative tolerance for equal learning rates
 _FEW_RATES = 3  # so many may be those of the step before because the schedule has other boundaries
 _OF_SHIFT = 0.01  # of the difference of learning rates, how far these may differ from those of the step before or after
 _WITH_GRADIENTS = "with TF1's gradients, the updates agree"
-_STOPS = "what stops gradients, such as tf.stop_gradient or detach()"
+_STOPS = "tf.stop_gradient or detach()"
 
 
 def causes_of_training(
@@ -175,16 +175,21 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
     for who, mine, other in (("the port", port, tf1), ("TF1", tf1, port)):
         stopped = [name for name in names if mine.get(name) is None and other.get(name) is not None]
         if stopped:
-            none = f"in {who}, the gradient of {stopped[0]} is None"
-            yield Cause(f"{none}: the loss does not depend on it, or look for {_STOPS}")
+            name = stopped[0]
+            none = f"in {who}, the gradient of {name} is None"
+            between = f"between {name} and the loss in the port"
+            yield Cause(
+                f"{none}: either the loss does not depend on {name}, or something stops its gradient",
+                remedy=f"stop the gradient {between}, too ({_STOPS})" if who == "TF1" else f"remove {_STOPS} {between}",
+            )
     for name in names:
         arrays = tf1.get(name), port.get(name)
         if any(array is None for array in arrays):
             continue
         ratio = factor_between(*(Value.of(np.asarray(array)) for array in arrays))
         if ratio is not None:
-            times = f"the gradient of {name} in the port is {ratio:.4g} times TF1's"
-            yield Cause(f"{times}: it is scaled or clipped differently")
+            title = f"the gradient of {name} in the port is {ratio:.4g} times TF1's"
+            yield Cause(title, remedy="scale or clip gradients in the port as TF1 does")
             return
     for name, (who, rows) in ((name, _rows_of_one_program(tf1[name], port[name])) for name in names):
         if rows:
@@ -193,8 +198,9 @@ def _gradients(port: Mapping[str, Any], tf1: Mapping[str, Any], comparison: Comp
             yield cause._replace(own_form=(OwnForm.TRAIN_ROWS, "")) if who == "TF1" else cause
             return
     if names:
-        differing_first = f"the gradient of {names[0]} does not"
-        yield Cause(f"the outputs and the loss agree, but {differing_first}: look for {_STOPS}")
+        title = f"the outputs and the loss agree, but the gradient of {names[0]} does not"
+        between = f"between {names[0]} and the loss in the port"
+        yield Cause(title, remedy=f"stop gradients {between} where TF1 stops them, and nowhere else ({_STOPS})")
 
 
 def _trained_in_one_program(who: str, names: str) -> Cause:

@@ -34,6 +34,7 @@ _SAME_NORM = 1e-6  # relative tolerance for equal norms of gradients
 _LEAST_CLIPPED = 3  # weights at a bound, which is no chance
 UPDATED = {"weights", "slots", "updates"}
 _WITH_THIS = "with this, the updates of both programs agree"
+_CLIP, _DO_NOT_CLIP = "clip gradients in the port as TF1 does", "do not clip gradients in the port"
 OPTIMIZER_DIFFERS = (
     "the optimizer or one of its hyperparameters differs: epsilon (1e-8 in tf.train.AdamOptimizer, 1e-7 in Keras), "
     "momentum, Nesterov momentum, decay, the initial values of its slots (1 in tf.train.RMSPropOptimizer), or what it "
@@ -67,17 +68,18 @@ def known_updates(port: Sequence[Step], tf1: Sequence[Step]) -> Iterator[Cause]:
     if _have_rates_in_momentum(port, tf1):
         yield Cause(
             _RATES_IN_MOMENTUM,
-            "computed in these two ways, the updates of both programs agree",
+            "with TF1's momentum computed one way and the port's the other, both updates are explained",
             remedy="return tf.compat.v1.train.MomentumOptimizer in the port, or subclass keras.optimizers.SGD with an "
             "update_step that adds up gradients and multiplies the sum by the rate",
         )
     yield from _clipped_weights(port, tf1)
     if found := _rows_that_stay(port, tf1):
         stays, moves, names = found
-        title = f"{stays} leaves rows of {and_more(names, 4)} without gradients as they are, {moves} does not"
+        title = f"only {moves} updates rows of {and_more(names, 4)} that have no gradient"
         cause = Cause(title, "the updates of all other rows agree", remedy="update all rows in the port")
         keep = (
-            "return the optimizer of tf.compat.v1.train in the port, and look rows up, so that gradients come in slices"
+            "return the optimizer of tf.compat.v1.train in the port, and read the rows with tf.nn.embedding_lookup, so "
+            "that gradients come in slices"
         )
         yield cause._replace(remedy=keep, own_form=(OwnForm.KEEP_ROWS, "")) if stays == "TF1" else cause
 
@@ -191,7 +193,7 @@ def _slices(comparisons: Mapping[str, Comparison], in_slices: Collection[str]) -
             "square each of them"
         )
         remedy = (
-            "pass tf.convert_to_tensor(gradient) to Keras's Adam; in place of a different optimizer, return that of "
+            "pass tf.convert_to_tensor(gradient) to Keras's Adam; for any other optimizer, return the one of "
             "tf.compat.v1.train, which leaves rows without slices as they are"
         )
         yield Cause(title, remedy=remedy)
@@ -210,9 +212,9 @@ def _updates(port: Training, tf1: Training) -> Iterator[Cause]:
         return
     steps = list(_updates_of_steps(port.steps, tf1.steps))
     if _clips_before_it_adds_slices(tf1) and clipping_of([step.applied(step.port) for step in steps]) != NOT_CLIPPED:
-        title = "TF1 clips gradients by the norm of their slices, before it adds up those of one row"
-        by_sums = "if the port clips, it uses the norm of the sums"
-        remedy = f"{by_sums}; to compare the rest, pass tf.convert_to_tensor(gradient) to TF1's clipping"
+        title = "TF1 clips gradients by the norm of their slices, before it adds up the slices of a row"
+        by_sums = "PyTorch, and Keras given dense gradients, clip by the norm of the sums"
+        remedy = f"{by_sums}. To compare everything else, clip tf.convert_to_tensor(gradient) in TF1"
         yield Cause(title, line=CLIPPING, remedy=remedy)
         return
     if not any(step.differing for step in steps):
@@ -286,8 +288,8 @@ def _decay_of_weights(step: _Updates) -> Iterator[Cause]:
     decays = [decay for decay in found if decay is not None]
     if len(decays) == len(step.differing) and np.ptp(decays) <= 0.01 * max(map(abs, decays)):
         who, names = "the port" if decays[0] > 0 else "TF1", and_more(step.differing, 4)
-        decay = f"weight decay differs: only {who} takes {abs(decays[0]):.4g} of {names} away in each step"
-        yield Cause(decay, _WITH_THIS)
+        share = f"{abs(decays[0]):.4g} times each weight of {names}"
+        yield Cause(f"weight decay differs: only {who} subtracts {share} in each step", _WITH_THIS)
 
 
 def _changed_gradients(
@@ -331,7 +333,7 @@ def of_clipping(tf1: Clipping, port: Clipping, confirmed: str, given: str = "") 
     idle = f"{given}, which limits nothing in these steps" if given and port == NOT_CLIPPED else ""
     cause = of_values(CLIPPING, tf1, idle or port, confirmed)._replace(line=CLIPPING)
     if tf1 == NOT_CLIPPED:
-        return cause._replace(remedy="do not clip gradients in the port")
+        return cause._replace(remedy=_DO_NOT_CLIP)
     argument, own_form = _CLIPPINGS[tf1.what]
     instead = f" in place of {given}" if given not in ("", argument) else ""
     remedy = f"pass {argument}={tf1.limit} to the port's optimizer{instead}"
@@ -350,9 +352,11 @@ def _multiple_of_updates(steps: Sequence[_Updates], differing: Sequence[str]) ->
 def _changes_of_gradients(port: Training, tf1: Training) -> Iterator[Cause]:
     """Yield what the lines of one program do to gradients, where neither the updates nor a probe show it."""
     if CLIPPING in tf1.lines and port.clipping == "":
-        yield Cause("TF1 clips gradients, and no argument of the port's optimizer does", line=CLIPPING)
+        title = "TF1 clips gradients, and no argument of the port's optimizer does"
+        yield Cause(title, line=CLIPPING, remedy=f"{_CLIP}, for example with global_clipnorm=")
     elif port.clipping and CLIPPING not in tf1.lines:
-        yield Cause(f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does")
+        title = f"the port's optimizer clips gradients ({port.clipping}), and TF1 has no op that does"
+        yield Cause(title, remedy=_DO_NOT_CLIP)
     elif FACTOR in tf1.lines and CLIPPING not in tf1.lines:
         yield Cause("TF1 changes gradients before it applies them", line=FACTOR)
     yield Cause(OPTIMIZER_DIFFERS, fault=Fault.UNEXPLAINED)
@@ -366,7 +370,8 @@ def cause_of_updates(port: Training, tf1: Training, differing: Sequence[int]) ->
     agreeing = [step for step in range(1, len(norms)) if step not in differing]
     if agreeing and agreeing[-1] < differing[0]:
         at = f"{norms[agreeing[-1]]:.3g} and below"
-        return Cause(f"clipping of gradients differs: the updates agree for gradients of norm {at}, and differ above")
+        title = f"clipping of gradients differs: the updates agree for gradients of norm {at}, and differ above"
+        return Cause(title, remedy=_CLIP)
     if agreeing and agreeing[0] > differing[-1]:
         at = f"{norms[agreeing[0]]:.3g} and above"
         return Cause(

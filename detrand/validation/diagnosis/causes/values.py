@@ -58,13 +58,12 @@ def of_attributes(divergence: Divergence) -> Iterator[Cause]:
         words = name_of_attribute(divergence.types[0], name)
         if words and divergence.attribute in ("", name):  # where one makes the difference, the others make none
             tf1, port = values
-            is_mode = name == "attribute is_training"
-            fault = _mode_of(port_trains=port == "True") if is_mode else Fault.VALUE
-            cause = (
-                _of_padding(tf1, port, divergence.types[0])
-                if name == "attribute padding"
-                else of_values(words, tf1, port, fault=fault)
-            )
+            if name == "attribute is_training":
+                cause = _of_mode(tf1_trains=tf1 == "True", port_trains=port == "True")
+            elif name == "attribute padding":
+                cause = _of_padding(tf1, port, divergence.types[0])
+            else:
+                cause = of_values(words, tf1, port)
             form = _OWN_FORMS.get((divergence.types[0], name)) or _OWN_FORMS.get(name)
             yield cause._replace(own_form=(form, tf1)) if form else cause
 
@@ -126,8 +125,14 @@ def of_training_mode(divergence: Divergence) -> list[Cause]:
     tf1, port = (_normalizes_in_training([*([] if op is None else [op]), *region]) for op, region in sides)
     if tf1 is None or port is None or tf1 == port:
         return []
-    words = ("statistics of the batch" if trains else "moving averages" for trains in (tf1, port))
-    return [of_values("training mode of a normalization", *words, fault=_mode_of(port_trains=port))]
+    return [_of_mode(tf1_trains=tf1, port_trains=port)]
+
+
+def _of_mode(*, tf1_trains: bool, port_trains: bool) -> Cause:
+    """Return the cause that the programs normalize in different modes."""
+    words = ("statistics of the batch" if trains else "moving averages" for trains in (tf1_trains, port_trains))
+    fault = Fault.NORMALIZES_IN_TRAINING if port_trains else Fault.NORMALIZES_IN_INFERENCE
+    return of_values(name_of_attribute("", "attribute is_training"), *words, fault=fault)
 
 
 def _normalizes_in_training(region: Sequence[TracedOp]) -> bool | None:
@@ -141,11 +146,6 @@ def _normalizes_in_training(region: Sequence[TracedOp]) -> bool | None:
         if is_fused or "batchnorm/" in op.name:
             return False
     return None
-
-
-def _mode_of(*, port_trains: bool) -> Fault:
-    """Return what two modes of a normalization are that differ."""
-    return Fault.NORMALIZES_IN_TRAINING if port_trains else Fault.NORMALIZES_IN_INFERENCE
 
 
 def of_layer(divergence: Divergence, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Cause]:
@@ -272,7 +272,7 @@ def of_arithmetic(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause
     is_factor = {kind(op) for ops in both for op in ops} <= {"Mul", "RealDiv"} and max(map(len, both)) > 1
     if is_arithmetic and not is_factor:
         of_tf1, of_port = (", then ".join(map(computes_with_number, ops)) for ops in both)
-        yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute in the port what TF1 does here, which {of_tf1}")
+        yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute the same in the port: TF1 {of_tf1}")
         return
     for side, (who, region, kinds, others) in enumerate(
         zip(("TF1", "the port"), regions, only, only[::-1], strict=True)
