@@ -2,10 +2,12 @@
 
 import types
 
+import numpy as np
 import pytest
 
 from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes.cause import Cause, in_one_program, of_hyperparameter, of_values
+from detrand.validation.diagnosis.causes.computation import DRAWS_NUMPY, causes
 from detrand.validation.diagnosis.causes.training import of_rates
 from detrand.validation.diagnosis.causes.updates import of_clipping
 from detrand.validation.frameworks.flax import Flax
@@ -181,3 +183,24 @@ def test_the_remedy_of_a_computation_is_that_of_a_confirmed_cause(kind, confirme
     cause = Cause("a cause", confirmed, remedy="change it")
     assert finding_of_cause(None, kind, cause).remedy == "change it"
     assert finding_of_cause(None, "computation", cause._replace(confirmed="")).remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("of_port", "remedy"),
+    [
+        (0.4, "pass half the factor to Keras's L2: tf.nn.l2_loss(w) is sum(w**2) / 2"),
+        (0.1, "pass twice the factor to Keras's L2: tf.nn.l2_loss(w) is sum(w**2) / 2"),
+        (0.6, ""),
+    ],
+)
+def test_a_loss_of_squares_that_is_twice_or_half_of_tf1s_says_which_factor_to_pass(of_port, remedy):
+    (cause,) = causes(losses=(np.float64(of_port), np.float64(0.2)))
+    assert cause.title.startswith("factor of a regularizer differs: the port's regularization loss is ")
+    assert cause.remedy == remedy
+
+
+def test_draws_from_numpy_have_a_remedy_though_no_run_confirms_them():
+    (cause,) = causes(draws_numpy=True)
+    runner = types.SimpleNamespace(framework=FRAMEWORKS["keras"])
+    assert cause == DRAWS_NUMPY
+    assert finding_of_cause(runner, "computation", cause).remedy == "pass Migration(seed_numpy=True)"
