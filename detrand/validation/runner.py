@@ -32,7 +32,8 @@ from detrand.validation.diagnosis.name_map import (
     variables_by_op,
 )
 from detrand.validation.diagnosis.port_graph import traced_port
-from detrand.validation.diagnosis.search import Diagnosis, Trial, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.search import Diagnosis, find_divergences, ops_without_counterpart
+from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.traces import TracedOp
 from detrand.validation.migration import Migration

@@ -6,14 +6,10 @@ confirmed, and it is the only one; where it does not, the next divergence is ano
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-import math
-import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,52 +18,27 @@ from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
 from detrand.comparison.structures import flatten, packed_as
 from detrand.comparison.values import OUTPUT, leaves_by_path
-from detrand.validation.audit.hyperparameters import BATCH_AXIS, RATE
-from detrand.validation.diagnosis.candidates import (
-    Crossing,
-    Pair,
-    after_more_iterations,
-    candidates,
-    exchanges,
-    hidden_inputs,
-    is_copy,
-    iterations,
-    iterations_at,
-    of_one_size,
-    parts_again,
-    parts_in_another_order,
-    same_outputs,
-    taken_tensors,
-    used_alike,
-    users,
-)
+from detrand.validation.audit.hyperparameters import BATCH_AXIS
+from detrand.validation.diagnosis.candidates import iterations_at
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
 from detrand.validation.diagnosis.layer_order import differing_order
-from detrand.validation.diagnosis.matching import (
-    RTOLS,
-    TraceComparison,
-    differing_attributes,
-    match,
-    tensor_differences,
-)
-from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, is_in, kind
+from detrand.validation.diagnosis.matching import RTOLS, TraceComparison, match, tensor_differences
+from detrand.validation.diagnosis.op_kinds import is_in
 from detrand.validation.diagnosis.port_graph import traced_port
+from detrand.validation.diagnosis.substitutes import Substitutes, heals
 from detrand.validation.diagnosis.trace import with_dilations
-from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
+from detrand.validation.diagnosis.trials import Trial, Trials, numbers_of, together
+from detrand.validation.frameworks.traces import NOTHING, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.results import AuditedHyperparameter, TensorDifference
 from detrand.variables.tf1_view import Shapes
 
 _MOST_SHOWN = 4
-_NEARLY = 1e-5  # relative: how far rounding to float32 moves what a few ops compute
 _MOST_DIVERGENCES = 10
-_MOST_RUNS = 12  # of the port, to find what to substitute for one divergence
-_MOST_ALIKE, _MOST_NEAR = 3, 20  # ops that may be each other's counterparts, and those that are looked at for them
+_MOST_RUNS = 12  # of ports with some layers that take the batch from the first axis
 _MOST_KNOWN = 2  # trials of another run config that come before others
-_MOST_AGAIN = 64  # iterations of a loop in Python
 _MOST_STEPS = 8  # to split a divergence into several
-_NUMBER, _OF_TEXT = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?"), 1e-5  # a number, and how exact it is as text
 
 
 class Diagnosis(NamedTuple):
@@ -141,33 +112,6 @@ def ops_without_counterpart(migration: Migration, config: RunConfig, tf1: Trace,
     return tf1.diverged(match(tf1, traced_port(migration, config, tf1_shapes, None).run()))
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A substitute that may make the rest agree.
-
-    Attributes:
-      substitution: what the port gets.
-      ends: the last tensors of the region, TF1's and the port's.
-      words: what is substituted.
-      count: at how many ops.
-      suspects: the op of TF1 and the op of the port whose attribute is substituted, and its name; None for a value.
-      edge: the edge if only this one gets the value.
-      hyperparameter: the hyperparameter that is substituted.
-      depth: how many diverged ops lie on the longest way to the end in TF1.
-      exchanged: tensors of TF1, and those of the port that are taken in place of their counterparts.
-    """
-
-    substitution: Substitution
-    ends: tuple[str | None, str | None]
-    words: str
-    count: int = 1
-    suspects: tuple[TracedOp, TracedOp, str] | None = None
-    edge: Edge | None = None
-    hyperparameter: AuditedHyperparameter | None = None
-    depth: int = 0
-    exchanged: tuple[tuple[str, str], ...] = ()
-
-
 # A divergence, and the trial that ends it, if one is known.
 _Found = tuple[Trial | None, Divergence]
 # Trials, each with the divergence that it ends; and the programs then.
@@ -188,24 +132,28 @@ class _Search:
     ):
         self._tf1, self._inputs, self._differing, self._hyperparameters = tf1, inputs, differing, hyperparameters
         self._known = [trial for trial in known if trial.hyperparameter is None]
+        self.is_fine = False
         self._search_in(port)
         self.trials: list[Trial] = []
-        self._rtol, self.is_fine = RTOLS[0], False
         self.greatest: dict[str, float] = {}
         self.tensors: tuple[TensorDifference, ...] = ()
 
     def _search_in(self, port: TracedPort) -> None:
-        self._port = port
-        self._all_ops = [inner for op in port.ops.values() for inner in op.with_body]
-        self._audited = list(self._of_hyperparameters(self._hyperparameters))
+        self._port, self._trials = port, Trials(self._tf1, port, self._inputs)
+        self._substitutes = self._substitutes_of(self._trials)
+        self._audited = list(self._trials.of_hyperparameters(self._hyperparameters))
+
+    def _substitutes_of(self, trials: Trials) -> Substitutes:
+        return Substitutes(trials, self._differing, RTOLS[1] if self.is_fine else RTOLS[0])
 
     def divergences(self) -> list[Divergence]:
         """Return the divergences in the order of the computation."""
         first = self._port.run()
-        state = self._compared(first)
+        state = self._substitutes.compared(first)
         if not state.differs or not state.diverged or state.differs_slightly:
-            self._rtol, self.is_fine = RTOLS[1], True
-            state = self._compared(first)
+            self.is_fine = True
+            self._substitutes = self._substitutes_of(self._trials)
+            state = self._substitutes.compared(first)
         if not self._port.computes_narrowly:
             self.greatest = state.differences()
         self.tensors = tensor_differences(state.tf1.trace, state.port.trace, state.tf1.matched)
@@ -237,7 +185,7 @@ class _Search:
         """
         best, found = state, None
         for layers, port in itertools.islice(self._port.with_batch_first(), _MOST_RUNS):
-            then = self._compared(port.run())
+            then = self._substitutes.compared(port.run())
             if len(then.tf1.diverged) < len(best.tf1.diverged):
                 best, found = then, (layers, port)
             if not best.differs:
@@ -281,8 +229,8 @@ class _Search:
 
         Their regions are smaller: a fault before such a layer ends where the layer begins.
         """
-        done = functools.reduce(Substitution.and_also, (trial.substitution for trial in masking))
-        narrower = self._all(self._compared(self._port.run(done)), done)
+        done = together(trial.substitution for trial in masking)
+        narrower = self._all(self._substitutes.compared(self._port.run(done)), done)
         if not narrower or not all(trial is not None and trial.words for trial, _ in narrower):
             return found
         last: list[_Found] = [
@@ -302,7 +250,7 @@ class _Search:
 
         It may be a table that the port computes in float32, such as the positions of a transformer.
         """
-        kept = [(trial, each) for trial, each in found if trial is None or not self._is_rounding(trial)]
+        kept = [(trial, each) for trial, each in found if trial is None or not self._trials.is_rounding(trial)]
         if not kept or len(kept) == len(found):
             return found
         trial, last = kept[-1]
@@ -310,78 +258,10 @@ class _Search:
             last = _confirmed(last, trial, rest_agrees=found[-1][1].rest_agrees)
         return [*kept[:-1], (trial, last)]
 
-    def _is_rounding(self, trial: Trial) -> bool:
-        """Return whether TF1's numbers, which a trial gives to the port, are nearly the constant that the port has."""
-        if trial.suspects is not None:
-            tf1_op, port_op, name = trial.suspects
-            array, constant = tf1_op.constants.get(name), port_op.constants.get(name)
-        elif trial.ends[0] is None or trial.ends[1] is None:  # a hyperparameter
-            return False
-        else:
-            value, constant = self._tf1.values.get(trial.ends[0]), self._port.constant(trial.ends[1])
-            array = None if value is None else value.array
-        if array is None or constant is None or constant.shape != array.shape[max(array.ndim - constant.ndim, 0) :]:
-            return False
-        if {array.dtype.kind, constant.dtype.kind} != {"f"} or not np.isfinite(array).all():
-            return False
-        near_zero = _NEARLY * min(np.abs(array).max(initial=0), 1.0)  # a mask may have -1e9
-        return np.allclose(array, constant, rtol=_NEARLY, atol=near_zero)
-
-    def _constants(self, trial: Trial) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return TF1's array and the port's, if the port's is a constant, or its op takes a constant there."""
-        if trial.suspects is not None:
-            tf1_op, port_op, name = trial.suspects
-            pairs = [(tf1_op.constants.get(name), port_op.constants.get(name))]
-        else:
-            names = [trial.ends]
-            ends = self._tf1.ops.get(op_of(trial.ends[0] or "")), self._port.ops.get(op_of(trial.ends[1] or ""))
-            if ends[0] is not None and ends[1] is not None and kind(ends[0]) == kind(ends[1]):
-                names += zip(ends[0].inputs, ends[1].inputs, strict=False)
-            values = [(None if tf1 is None else self._tf1.values.get(tf1), port) for tf1, port in names]
-            pairs = [
-                (None if value is None else value.array, self._port.constant(port))
-                for value, port in values
-                if port is not None
-            ]
-        known = [(tf1, port) for tf1, port in pairs if tf1 is not None and port is not None]
-        return next((pair for pair in known if pair[0].size == pair[1].size), None)
-
-    def _of_hyperparameters(self, hyperparameters: Sequence[AuditedHyperparameter]) -> Iterator[Trial]:
-        """Yield trials that set a hyperparameter, wherever a number of its layers is the port's value, to TF1's."""
-        alike = defaultdict(list)
-        for each in hyperparameters:
-            alike[each.name, each.tf1, each.port].append(each)
-        for (name, tf1_value, port_value), group in alike.items():
-            found: dict[str, list[tuple[TracedOp, Substitution]]] = {}
-            values = [(port_value, tf1_value), *_factors(name, port_value, tf1_value)]
-            for each in group:
-                layers = {each.of, *self._port.layers_of(each.of)}
-                numbers = [
-                    (op, what, value)
-                    for op in self._all_ops
-                    for number, value in values
-                    for what in _numbers(op, number)
-                    if is_in(op, layers)
-                ]
-                sets = [(op, self._set([op], what, value)) for op, what, value in numbers]
-                found[each.of] = [(op, substitution) for op, substitution in sets if substitution is not None]
-            set_in = {of: pairs for of, pairs in found.items() if pairs}
-            if not set_in:
-                continue
-            of, pairs = next(iter(set_in.items()))
-            places = [op for op in self._tf1.ops.values() if [*_numbers(op, tf1_value)] and is_in(op, {of})]
-            suspects = (places[0], pairs[0][0], "") if places else None
-            every = [substitution for of_layer in set_in.values() for _, substitution in of_layer]
-            together = functools.reduce(Substitution.and_also, every)
-            here = "here" if len(set_in) == 1 else f"in all {len(set_in)} layers"
-            words = f"with TF1's {name} {here}"
-            audited = replace(group[0], of=of)
-            yield Trial(together, (None, None), words, len(set_in), suspects, hyperparameter=audited)
-
     def _audited_step(self, state: TraceComparison, done: Substitution) -> _Steps | None:
         """Return a step that sets a hyperparameter that differs, if more agrees then."""
         for trial in self._audited:
-            rest = self._run(done, trial)
+            rest = self._substitutes.run(done, trial)
             if rest is not None and rest.diverged < state.diverged:
                 self._audited.remove(trial)
                 return [self._described(state, trial, rest)], rest
@@ -389,33 +269,19 @@ class _Search:
 
     def _known_step(self, state: TraceComparison, done: Substitution) -> _Steps | None:
         """Return one of the first known trials after which more agrees, with the programs then."""
-        possible = ((known, trial) for known in self._known for trial in self._again(state, known))
+        possible = ((known, trial) for known in self._known for trial in self._trials.again(state, known))
         for known, trial in itertools.islice(possible, _MOST_KNOWN):
-            rest = self._run(done, trial)
+            rest = self._substitutes.run(done, trial)
             if rest is None:
                 continue
-            if rest.diverged < state.diverged if trial.suspects else self._heals(state, rest, trial):
+            if rest.diverged < state.diverged if trial.suspects else heals(state, rest, trial):
                 self._known.remove(known)
-                of_attribute = None if trial.suspects else self._in_attributes(state, done, trial.ends, rest.diverged)
-                found = of_attribute or self._in_all_iterations(done, (trial, rest))
+                of_attribute = None
+                if not trial.suspects:
+                    of_attribute = self._substitutes.in_attributes(state, done, trial.ends, rest.diverged)
+                found = of_attribute or self._substitutes.in_all_iterations(done, (trial, rest))
                 return [self._described(state, *found)], found[1]
         return None
-
-    def _again(self, state: TraceComparison, known: Trial) -> Iterator[Trial]:
-        """Yield a known trial for the ops that the programs have now."""
-        if known.suspects is None:
-            tf1_tensor, port_tensor = (each or "" for each in known.ends)
-            is_there = op_of(tf1_tensor) in state.tf1.trace.ops and op_of(port_tensor) in self._port.ops
-            # One that is farther away would hide what comes before it.
-            if is_there and state.tf1.depth.get(op_of(tf1_tensor), 0) <= known.depth:
-                is_taken = known.edge in self._port.edges_of(port_tensor)  # a dropout may come in between
-                yield from self._trials_of(state, [(tf1_tensor, port_tensor, known.edge if is_taken else None)])
-            return
-        *names, name = known.suspects[0].name, known.suspects[1].name, known.suspects[2]
-        of_tf1 = [inner for op in state.tf1.trace.ops.values() for inner in op.with_body if inner.name == names[0]]
-        of_port = [op for op in self._all_ops if op.name == names[1]]
-        if of_tf1 and of_port and name in differing_attributes(of_tf1[0], of_port[0]):
-            yield replace(known, suspects=(of_tf1[0], of_port[0], name))
 
     def _described(self, state: TraceComparison, trial: Trial, rest: TraceComparison) -> tuple[Trial, Divergence]:
         """Return a trial with the divergence that it ends."""
@@ -427,7 +293,7 @@ class _Search:
             return trial, _confirmed(found, trial, rest_agrees=rest.agree)
         divergence = state.divergence(trial.ends, trial.suspects, trial.edge[0] if trial.edge else "")
         attribute = trial.suspects[2] if trial.suspects else ""
-        constants = self._constants(trial)
+        constants = self._trials.constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
         if trial.exchanged:
@@ -445,16 +311,16 @@ class _Search:
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
         """Return what to substitute, one after the other, until more agrees; and the programs then."""
-        healed = self._healed(state, done)
+        healed = self._substitutes.healed(state, done)
         if healed is None:
             return [], state
-        trial, rest = self._in_all_iterations(done, healed)
+        trial, rest = self._substitutes.in_all_iterations(done, healed)
         end = op_of(trial.ends[0] or "")
         steps: list[tuple[Trial, Divergence]] = []
         now, given = state, done
         while now.tf1.depth.get(end, 0) > 0 and len(steps) < _MOST_STEPS:  # several differences on the way to the end
-            step = self._step(now, given, of_data=self._is_data_for_constant(trial))
-            step = step and self._in_all_iterations(given, step)
+            step = self._substitutes.step(now, given, of_data=self._trials.is_data_for_constant(trial))
+            step = step and self._substitutes.in_all_iterations(given, step)
             if step is None or step[1].diverged >= now.diverged:
                 if steps and all(trial.suspects for trial, _ in steps):
                     return steps, now
@@ -463,451 +329,11 @@ class _Search:
             now, given = step[1], given.and_also(step[0].substitution)
             if now.diverged <= rest.diverged:
                 return steps, now
-        last = self._run(given, trial) if steps and all(step.suspects for step, _ in steps) else None
+        last = self._substitutes.run(given, trial) if steps and all(step.suspects for step, _ in steps) else None
         if last is not None and last.diverged <= rest.diverged:  # these end before it
-            left = self._in_attributes(now, given, trial.ends, last.diverged) if trial.suspects else None
+            left = self._substitutes.in_attributes(now, given, trial.ends, last.diverged) if trial.suspects else None
             return [*steps, self._described(now, *(left or (trial, last)))], last
         return [self._described(state, trial, rest)], rest
-
-    def _is_data_for_constant(self, trial: Trial) -> bool:
-        """Return whether a number of the port gets what TF1 computes from data, which hides what differs there."""
-        ends = [end or "" for end in trial.ends]
-        given = self._tf1.ops.get(op_of(ends[0])) if trial.suspects is None else None
-        is_number = given is not None and self._port.constant(ends[1]) is not None
-        return is_number and given is not None and bool(self._tf1.inputs_of([given]))
-
-    def _is_data_for_number(self, trial: Trial) -> bool:
-        """Return whether a single number of the port gets an array that TF1 computes from data."""
-        constant = self._port.constant(trial.ends[1] or "") if self._is_data_for_constant(trial) else None
-        value = self._tf1.values.get(trial.ends[0] or "")
-        return constant is not None and value is not None and constant.size == 1 < value.size
-
-    def _step(
-        self, state: TraceComparison, done: Substitution, *, of_data: bool = False
-    ) -> tuple[Trial, TraceComparison] | None:
-        """Return a substitute for the first op: its attribute, or its value if both programs go on from there alike.
-
-        If the port computes nothing from data there, it is one for the first ops from which both go on alike.
-        """
-        tf1_op, port_op = state.first_ops()
-        if tf1_op is None or port_op is None:
-            return None
-        ends = (
-            next(iter(state.tf1.trace.values_of(tf1_op)), None),
-            next(iter(state.port.trace.values_of(port_op)), None),
-        )
-        is_alike = users(state.tf1, tf1_op) == users(state.port, port_op)
-        most = state.diverged - (2 if is_alike else 3)  # ops that go on differently must heal more than themselves
-        if tf1_op.type == port_op.type and (step := self._in_attributes(state, done, ends, most)):
-            return step
-        alike = [(tf1_op, port_op)] if is_alike else used_alike(state) if of_data else []
-        pairs = (pair for each in alike for pair in same_outputs(state, *each))
-        for trial in itertools.islice(self._trials_of(state, pairs), _MOST_ALIKE):
-            rest = self._run(done, trial)
-            # Ops of one type may take different tensors; those of two types that heal nothing are half a difference.
-            is_one_op = tf1_op.type == port_op.type and rest is not None and rest.diverged < state.diverged
-            if rest is not None and (is_one_op or self._heals(state, rest, trial)):
-                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
-        return None
-
-    def _compared(self, port: Trace) -> TraceComparison:
-        return TraceComparison(self._tf1, port.of_outputs(self._differing), self._rtol)
-
-    def _run(self, done: Substitution, trial: Trial) -> TraceComparison | None:
-        try:
-            return self._compared(self._port.run(done.and_also(trial.substitution)))
-        except (ValueError, TypeError):  # values that do not fit
-            return None
-
-    def _healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        """Return the first trial after which more agrees than what was substituted, and the programs then.
-
-        One after which everything agrees is better: the others may give the port what it has in a form of its own.
-        """
-        found = self._first_healed(state, done)
-        if found is not None and found[0].words and found[1].agree:
-            return found
-        for trial in itertools.islice(self._swaps(state), _MOST_RUNS):
-            rest = self._run(done, trial)
-            if rest is not None and rest.agree:
-                return trial, rest
-        # Where nothing was found, or parts in an order that may be a cell's own, one op may stand for several of TF1.
-        is_sure = found is not None and bool(found[0].words) and not found[0].exchanged
-        pairs = () if is_sure else of_one_size(state)
-        for trial in itertools.islice(self._trials_of(state, pairs), _MOST_RUNS):
-            rest = self._run(done, trial) if trial.words else None
-            if rest is not None and rest.agree:
-                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
-        return found
-
-    def _first_healed(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        for crossings in itertools.islice(exchanges(state), _MOST_ALIKE):
-            trial = self._exchange(crossings)
-            rest = self._run(done, trial)
-            changed = {name for name, _ in trial.substitution.edges}
-            if rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged):
-                return trial, rest
-        if in_order := self._with_parts_in_order(state, done):
-            return in_order
-        for trial in itertools.islice(self._trials_of(state, after_more_iterations(state)), _MOST_ALIKE):
-            rest = self._run(done, trial)
-            if rest is not None and not rest.diverged and iterations_at(state, *trial.ends):
-                return trial, rest
-        for trial in self._trials_of(state, hidden_inputs(state)):
-            rest = self._run(done, trial)
-            if rest is not None and not rest.diverged:
-                return self._in_attributes(state, done, trial.ends, rest.diverged) or (trial, rest)
-        of_output = None  # makes an output agree, and shows nothing
-        of_number = None  # gives an array to a single number, and may be half of what differs
-        for trial in itertools.islice(self._trials_of(state, candidates(state, self._port.edges_of)), _MOST_RUNS):
-            rest = self._run(done, trial)
-            if rest is None or not self._heals(state, rest, trial):
-                continue
-            if of_number is not None:
-                if trial.words and rest.diverged < of_number[1].diverged:
-                    return self._in_all_uses(done, trial, rest)
-            elif of_output is None:
-                found = self._in_attributes(state, done, trial.ends, rest.diverged)
-                if found is None and trial.words and self._is_data_for_number(trial) and _port_computes_more(rest):
-                    of_number = trial, rest
-                elif found or trial.words:
-                    return found or self._in_all_uses(done, trial, rest)
-                else:
-                    of_output = trial, rest
-            elif trial.words and not rest.diverged and _compute_alike(state, trial.ends):
-                return trial, rest
-        found = of_number or of_output
-        return found or self._in_attributes(state, done, (None, None), state.diverged - 1)
-
-    def _exchange(self, crossings: tuple[Crossing, Crossing]) -> Trial:
-        """Return the trial that exchanges what two ops of the port take, in all iterations of a loop in Python."""
-        edges, right = dict[Edge, np.ndarray](), set[str]()
-        for each in crossings:
-            position = each.tf1.inputs.index(each.tensor)
-            again = iterations(self._tf1.ops, self._port.ops, each.tf1.name, each.port.name)
-            for tf1_op, port_op in [(each.tf1.name, each.port.name), *again]:
-                given, tensor = self._tf1.ops[tf1_op].inputs[position], self._port.ops[port_op].inputs[each.number]
-                if (array := self._array(given)) is not None:
-                    edges[port_op, each.number] = self._port.fitted(array, tensor)
-                    right.add(tensor)
-        first = crossings[0]
-        return Trial(
-            Substitution(edges, right=frozenset(right)),
-            (first.tensor, first.other),
-            "with the two exchanged",
-            edge=(first.port.name, first.number),
-            exchanged=((first.tensor, first.other),),
-        )
-
-    def _swaps(self, state: TraceComparison) -> Iterator[Trial]:
-        """Yield trials that exchange two tensors of one shape wherever the port takes them, as the states of a cell."""
-        taken = taken_tensors(state)
-        arrays = {name: (state.port.matched[name][0], self._array(state.port.matched[name][0])) for name in taken}
-        pairs = itertools.combinations(arrays, 2)
-        for one, other in sorted(pairs, key=lambda pair: is_copy(self._port.ops, *map(op_of, pair))):
-            (_, of_one), (tf1_tensor, of_other) = arrays[one], arrays[other]
-            if of_one is None or of_other is None or of_one.shape != of_other.shape or np.array_equal(of_one, of_other):
-                continue
-            edges = dict.fromkeys(taken[one], self._port.fitted(of_other, one))
-            edges |= dict.fromkeys(taken[other], self._port.fitted(of_one, other))
-            yield Trial(
-                Substitution(edges, right=frozenset([one, other])),
-                (tf1_tensor, one),
-                "with the two exchanged",
-                edge=taken[one][0],
-                exchanged=((tf1_tensor, one),),
-            )
-
-    def _array(self, tensor: str) -> np.ndarray | None:
-        """Return what a tensor or an input of TF1 holds; None if a golden file keeps a part of it."""
-        value = self._tf1.values.get(tensor)
-        return self._inputs.get(tensor) if value is None else value.array
-
-    def _with_parts_in_order(self, state: TraceComparison, done: Substitution) -> tuple[Trial, TraceComparison] | None:
-        """Return the trial that gives the port the parts of a tensor in TF1's order, after which most agrees.
-
-        TF1's values of the parts make much agree in any order, in a loop above all. So more has to agree than with
-        them in the port's own order.
-        """
-        best: tuple[Trial, TraceComparison] | None = None
-        as_before = dict[str, TraceComparison | None]()
-        for pairs in itertools.islice(parts_in_another_order(state), _MOST_RUNS):
-            if pairs[0][0] not in as_before:
-                own = [(state.port.matched[tensor][0], tensor) for _, tensor in pairs]
-                as_before[pairs[0][0]] = self._run(done, self._in_order(state, own))
-            trial = self._in_order(state, pairs)
-            rest, before = self._run(done, trial), as_before[pairs[0][0]]
-            changed = {name for name, _ in trial.substitution.edges}
-            most = state.diverged if best is None else best[1].diverged
-            agree = rest is not None and changed.isdisjoint(op.name for op in rest.port.diverged)
-            if rest is not None and agree and rest.diverged < min(most, before.diverged if before else most):
-                best = trial, rest
-            if best is not None and not best[1].diverged:
-                break
-        return None if best is None else self._in_order_again(done, *best)
-
-    def _in_order_again(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
-        """Return a trial that gives the port more parts in TF1's order, where the same line takes them."""
-        given = {name for name, _ in trial.substitution.edges}
-        for _ in range(_MOST_AGAIN if rest.diverged else 0):  # what an iteration takes agrees once the one before does
-            others = [self._in_order(rest, pairs) for pairs in parts_again(rest, trial.exchanged)]
-            others = [each for each in others if given.isdisjoint(name for name, _ in each.substitution.edges)]
-            together = functools.reduce(
-                Substitution.and_also, (each.substitution for each in others), trial.substitution
-            )
-            everywhere = replace(trial, substitution=together)
-            then = self._run(done, everywhere) if others else None
-            changed = {name for name, _ in together.edges}
-            if then is None or not changed.isdisjoint(op.name for op in then.port.diverged):
-                break
-            if then.diverged >= rest.diverged:
-                break
-            trial, rest, given = everywhere, then, changed
-        return trial, rest
-
-    def _in_order(self, state: TraceComparison, pairs: Sequence[tuple[str, str]]) -> Trial:
-        """Return the trial that gives the port the parts of a tensor in TF1's order, in all iterations of a loop."""
-        edges, right = dict[Edge, np.ndarray](), set[str]()
-        moved = [pair for pair in pairs if pair[0] not in state.port.matched[pair[1]]]
-        for tf1_tensor, port_tensor in moved or pairs:
-            names = op_of(tf1_tensor), op_of(port_tensor)
-            suffixes = [each.removeprefix(name) for each, name in zip((tf1_tensor, port_tensor), names, strict=True)]
-            for tf1_op, port_op in [names, *iterations(self._tf1.ops, self._port.ops, *names)]:
-                value, tensor = self._tf1.values.get(tf1_op + suffixes[0]), port_op + suffixes[1]
-                if value is not None and value.array is not None:
-                    edges |= dict.fromkeys(self._port.edges_of(tensor), self._port.fitted(value.array, tensor))
-                    right.add(tensor)
-        words = "with the parts in TF1's order"
-        substitution, first = Substitution(edges, right=frozenset(right)), next(iter(edges), None)
-        return Trial(substitution, pairs[0], words, edge=first, exchanged=tuple(pairs))
-
-    def _in_all_uses(self, done: Substitution, trial: Trial, rest: TraceComparison) -> tuple[Trial, TraceComparison]:
-        """Return a trial for all ops that take a tensor, if more agrees then than with one of them."""
-        tensor = trial.ends[1]
-        if trial.edge is None or trial.edge not in trial.substitution.edges or tensor is None or not rest.diverged:
-            return trial, rest  # or all ops take it already
-        array = trial.substitution.edges[trial.edge]
-        everywhere = replace(
-            trial, substitution=Substitution(dict.fromkeys(self._port.edges_of(tensor), array)), edge=None
-        )
-        then = self._run(done, everywhere)
-        return (everywhere, then) if then is not None and then.diverged < rest.diverged else (trial, rest)
-
-    def _heals(self, state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
-        """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
-        if not rest.diverged:
-            return True
-        for before, after, end in zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True):
-            given = {op.name for op in (*before.region(end), *before.copies(end))}
-            if len(before.diverged) - len(after.diverged) > sum(op.name in given for op in before.diverged):
-                return True
-        return False
-
-    def _in_attributes(
-        self, state: TraceComparison, done: Substitution, ends: tuple[str | None, str | None], most: int
-    ) -> tuple[Trial, TraceComparison] | None:
-        """Return a trial that sets an attribute or a constant of the port, after which at most so many ops diverge."""
-        found = [
-            (a, b)
-            for a, b in state.suspects(ends)
-            if a.type != "Transpose" or state.takes_alike(a, b)  # orders of axes of different tensors say nothing
-        ]
-        pairs = {(a.name, b.name): (_aligned(a, b), b) for a, b in found}.values()
-        differing = [(*pair, name) for pair in pairs for name in differing_attributes(*pair)]
-        for suspects in differing[:_MOST_RUNS]:
-            best = self._set_in(done, ends, suspects, [suspects[1]])
-            # A port that makes zeros of what differs seems to agree: then no more of TF1 does.
-            heals = best is not None and (not best[1].diverged or len(best[1].tf1.diverged) < len(state.tf1.diverged))
-            best = best if best is not None and heals and best[1].diverged <= most else None
-            limit = most if best is None else best[1].diverged - 1
-            before = state if best is None else best[1]
-            together = self._set_in_all(state, done, ends, suspects)
-            keeps = together is not None and before.tf1.matched.keys() <= together[1].tf1.matched.keys()
-            if together is not None and keeps and together[1].diverged <= limit:
-                best = together
-            if best is not None:
-                return best
-        return self._in_all_attributes(state, done, ends, most, differing)
-
-    def _set_in_all(
-        self,
-        state: TraceComparison,
-        done: Substitution,
-        ends: tuple[str | None, str | None],
-        suspects: tuple[TracedOp, TracedOp, str],
-    ) -> tuple[Trial, TraceComparison] | None:
-        """Return a trial that sets an attribute in all ops of the port that may differ as a suspect does.
-
-        The counterpart of an op has TF1's value of the attribute; an op of which it is not known agrees then.
-        """
-        tf1_op, port_op, name = suspects
-        pairs = [
-            (op, state.counterparts(op))
-            for op in self._all_ops
-            if op.type == port_op.type and op.attributes.get(name) == port_op.attributes[name]
-        ]
-        pairs = [(op, found) for op, found in pairs if op.name != port_op.name and _may_have(found, name, tf1_op)]
-        trial = self._set_in(done, ends, suspects, [port_op, *(op for op, _ in pairs)]) if pairs else None
-        if trial is None:
-            return None
-        program = trial[1].port
-        agree = [op for op, found in pairs if found or program.agrees(op)]
-        if len(agree) < len(pairs):
-            return self._set_in(done, ends, suspects, [port_op, *agree]) if agree else None
-        return trial
-
-    def _set_in(
-        self,
-        done: Substitution,
-        ends: tuple[str | None, str | None],
-        suspects: tuple[TracedOp, TracedOp, str],
-        ops: Sequence[TracedOp],
-    ) -> tuple[Trial, TraceComparison] | None:
-        """Return a trial that sets an attribute or a constant in some ops, and the programs then."""
-        tf1_op, _, name = suspects
-        substitution = self._set(ops, name, tf1_op.attributes[name], tf1_op.constants.get(name))
-        if substitution is None:
-            return None
-        here = "here" if len(ops) == 1 else f"in all {len(ops)} of them"
-        words = f"with TF1's {name.removeprefix('attribute ')} {here}"
-        trial = Trial(substitution, ends, words, len(ops), suspects)
-        rest = self._run(done, trial)
-        return None if rest is None else (trial, rest)
-
-    def _in_all_attributes(
-        self,
-        state: TraceComparison,
-        done: Substitution,
-        ends: tuple[str | None, str | None],
-        most: int,
-        differing: Sequence[tuple[TracedOp, TracedOp, str]],
-    ) -> tuple[Trial, TraceComparison] | None:
-        """Return a trial that sets several attributes and constants at once, as the two of a dropout in a loop."""
-        found = [
-            (each, self._set([each[1]], each[2], each[0].attributes[each[2]], each[0].constants.get(each[2])))
-            for each in differing
-        ]
-        known = [(each, substitution) for each, substitution in found if substitution is not None]
-        if not 1 < len(known) <= _MOST_STEPS:
-            return None
-
-        def tried(chosen: Sequence[tuple[tuple[TracedOp, TracedOp, str], Substitution]]) -> TraceComparison | None:
-            together = functools.reduce(Substitution.and_also, (substitution for _, substitution in chosen))
-            return self._run(done, Trial(together, ends, ""))
-
-        rest = tried(known)
-        if rest is None or rest.diverged > most:
-            return None
-        for each in known:  # which of them are needed
-            fewer = [other for other in known if other is not each]
-            without = tried(fewer) if fewer else None
-            if without is not None and without.diverged <= rest.diverged:
-                known, rest = fewer, without
-        together = functools.reduce(Substitution.and_also, (substitution for _, substitution in known))
-        names = dict.fromkeys(each[2].removeprefix("attribute ") for each, _ in known)
-        words = f"with TF1's {and_more(list(names), _MOST_SHOWN)} here"
-        return Trial(together, ends, words, 1, known[0][0]), rest
-
-    def _set(
-        self, ops: Sequence[TracedOp], name: str, text: str, array: np.ndarray | None = None
-    ) -> Substitution | None:
-        """Return the substitution of an attribute, or of a constant input, in ops of the port.
-
-        The array of a constant may be left out if it is one number.
-        """
-        kind, _, what = name.partition(" ")
-        if kind == "input" and any(IN_FUNCTION in op.name for op in ops):
-            return Substitution(attributes={f"{op.name}:{what}": {"value": text} for op in ops})
-        if kind == "attribute":
-            return Substitution(attributes={op.name: {what: text} for op in ops})
-        if array is None:
-            try:
-                array = np.asarray(float(text))
-            except ValueError:
-                return None
-        edges = {}
-        for op in ops:
-            like = op.constants.get(name)
-            shape = like.shape if like is not None and like.size == array.size else array.shape
-            edges[op.name, int(what)] = array.reshape(shape).astype(self._port.dtype(op.inputs[int(what)]))
-        return Substitution(edges=edges)
-
-    def _trials_of(self, state: TraceComparison, pairs: Iterable[Pair]) -> Iterator[Trial]:
-        """Yield the substitutes that pairs of tensors stand for, each once."""
-        seen = set()
-        for tf1_tensor, port_tensor, edge in pairs:
-            if (tf1_tensor, port_tensor, edge) in seen:
-                continue
-            seen.add((tf1_tensor, port_tensor, edge))
-            value = self._tf1.values.get(tf1_tensor)
-            if value is None or value.array is None:  # a golden file keeps a part of it
-                continue
-            if (value.dtype.kind == "b") != (self._port.dtype(port_tensor).kind == "b"):
-                continue
-            array = self._port.fitted(value.array, port_tensor)
-            is_right = edge is not None and port_tensor in state.port.matched
-            edges = [edge] if edge is not None and is_right else self._port.edges_of(port_tensor)
-            paths = [] if is_right else self._port.paths_of(port_tensor)
-            right = frozenset([port_tensor] if is_right else [])
-            # A substitute for an output makes it agree in any case. That shows something only right at the divergence.
-            is_first = not state.tf1.depth.get(op_of(tf1_tensor), 0) and not state.port.depth.get(op_of(port_tensor), 0)
-            yield Trial(
-                Substitution(dict.fromkeys(edges, array), outputs=dict.fromkeys(paths, array), right=right),
-                (tf1_tensor, port_tensor),
-                "with TF1's value here" if is_first or not paths else "",
-                edge=edge,
-            )
-
-    def _in_all_iterations(
-        self, done: Substitution, found: tuple[Trial, TraceComparison]
-    ) -> tuple[Trial, TraceComparison]:
-        """Return a trial in all iterations of a loop, if still more agrees then."""
-        trial, rest = found
-        if trial.suspects or trial.exchanged or not trial.words or not rest.diverged:
-            return found
-        edges, right = dict(trial.substitution.edges), set(trial.substitution.right)
-        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
-        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
-        for tf1_op, port_op in iterations(self._tf1.ops, self._port.ops, op_of(tf1_tensor), to):
-            value = self._tf1.values.get(tf1_op + tf1_tensor.removeprefix(op_of(tf1_tensor)))
-            tensor = port_op + port_tensor.removeprefix(op_of(port_tensor))
-            if trial.edge is not None:
-                tensor = self._port.ops[port_op].inputs[trial.edge[1]]
-            if value is not None and value.array is not None:
-                array = self._port.fitted(value.array, tensor)
-                to_edges = self._port.edges_of(tensor) if trial.edge is None else [(port_op, trial.edge[1])]
-                edges |= dict.fromkeys(to_edges, array)
-                right |= {tensor} if right else set()
-        if len(edges) == len(trial.substitution.edges):
-            return found
-        words = trial.words.replace("here", "in all iterations")
-        substitution = replace(trial.substitution, edges=edges, right=frozenset(right))
-        everywhere = replace(trial, substitution=substitution, words=words)
-        then = self._run(done, everywhere)
-        return (everywhere, then) if then is not None and then.diverged < rest.diverged else found
-
-
-def _port_computes_more(rest: TraceComparison) -> bool:
-    """Return whether the port's first op that diverges is of a kind that TF1 does not come to any more."""
-    _, first = rest.first_ops()
-    return first is not None and kind(first) not in map(kind, rest.tf1.diverged)
-
-
-def _compute_alike(state: TraceComparison, tensors: tuple[str | None, str | None]) -> bool:
-    """Return whether ops of one type compute a tensor of TF1 and a tensor of the port, but for moves after them."""
-    types = []
-    for program, tensor in zip((state.tf1, state.port), tensors, strict=True):
-        diverged = {op.name: op for op in program.diverged}
-        op = program.trace.ops[op_of(tensor or "")]
-        while kind(op) in MOVES and any(source in diverged for source in op.sources):
-            op = next(diverged[source] for source in op.sources if source in diverged)
-        types.append(op.type)
-    return types[0] == types[1]
-
-
-def _may_have(ops: Sequence[TracedOp], name: str, like: TracedOp) -> bool:
-    """Return whether one of some ops has an attribute like another op; if there are none, it may be."""
-    return not ops or any(op.attributes.get(name) == like.attributes[name] for op in ops)
 
 
 def _of_hyperparameter(
@@ -919,7 +345,7 @@ def _of_hyperparameter(
 ) -> Divergence:
     """Return the divergence that is a hyperparameter of different values, at the first layer that has it."""
     if tf1_op is None:  # TF1 may compute the layer outside of its scope
-        tf1_op = next((op for op in state.tf1.diverged if [*_numbers(op, each.tf1)]), None)
+        tf1_op = next((op for op in state.tf1.diverged if [*numbers_of(op, each.tf1)]), None)
     return Divergence(
         tf1=tf1_op,
         port=port_op,
@@ -932,26 +358,6 @@ def _of_hyperparameter(
         count=count,
         hyperparameter=each,
     )
-
-
-def _factors(name: str, port: str, tf1: str) -> list[tuple[str, str]]:
-    """Return the factors by which dropouts with two rates multiply what they keep, as texts; none for other names."""
-    try:
-        rates = [float(each) for each in (port, tf1)] if name == RATE else []
-    except ValueError:
-        rates = []
-    factors = [f"{1 / (1 - rate):.9g}" for rate in rates if 0 < rate < 1]
-    return [(factors[0], factors[1])] if len(factors) == 2 else []
-
-
-def _numbers(op: TracedOp, text: str) -> Iterator[str]:
-    """Yield the attributes and constant inputs of an op that are a number."""
-    try:
-        number = float(text)
-        found = {name: float(value) for name, value in op.attributes.items() if _NUMBER.fullmatch(value)}
-    except ValueError:
-        return
-    yield from (name for name, value in found.items() if math.isclose(value, number, rel_tol=_OF_TEXT))
 
 
 def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Divergence:
@@ -967,11 +373,3 @@ def _of_term(state: TraceComparison, who: str, op: TracedOp) -> Divergence:
     if who == "TF1":
         return replace(found, tf1=op, values=(state.tf1.value(op), None))
     return replace(found, port=op, values=(None, state.port.value(op)))
-
-
-def _aligned(tf1: TracedOp, port: TracedOp) -> TracedOp:
-    """Return TF1's op with its constant as the input that is the port's constant, if the order does not matter."""
-    of_tf1, of_port = ([name for name in op.attributes if name.startswith("input ")] for op in (tf1, port))
-    if tf1.type not in COMMUTATIVE or len(of_tf1) != 1 or len(of_port) != 1:
-        return tf1
-    return replace(tf1, attributes={{of_tf1[0]: of_port[0]}.get(name, name): v for name, v in tf1.attributes.items()})
