@@ -23,7 +23,7 @@ from detrand.validation.audit.audit import audit
 from detrand.validation.audit.hyperparameters import FORGET_BIAS, Hyperparameters, PortHyperparameters
 from detrand.validation.diagnosis.causes.loss import with_label_smoothing
 from detrand.validation.diagnosis.divergence import Divergence
-from detrand.validation.diagnosis.matching import stop_in_one_program, stop_of_gradients
+from detrand.validation.diagnosis.matching.stops import stop_in_one_program, stop_of_gradients
 from detrand.validation.diagnosis.name_map import (
     flow_of_port,
     flow_of_tf1,

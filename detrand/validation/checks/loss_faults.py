@@ -25,7 +25,8 @@ from detrand.validation.checks.penalties import findings_of_penalties_in_loss
 from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes.cause import CLOSE, Cause, differs, of_values
 from detrand.validation.diagnosis.causes.loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS, causes_of_loss
-from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.matching.comparison import TraceComparison
+from detrand.validation.diagnosis.matching.tensors import RTOLS
 from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp

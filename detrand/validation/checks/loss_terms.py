@@ -18,7 +18,7 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import as_texts
 from detrand.validation.diagnosis.causes.cause import Cause, is_close, of_values
-from detrand.validation.diagnosis.matching import RTOLS
+from detrand.validation.diagnosis.matching.tensors import RTOLS
 from detrand.validation.diagnosis.op_kinds import COPIES, kind
 from detrand.validation.frameworks.traces import Trace, TracedOp
 from detrand.validation.results import Fault

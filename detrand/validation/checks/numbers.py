@@ -18,7 +18,8 @@ import numpy as np
 
 from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.causes.cause import CONSTANTS, differs, use_value
-from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.matching.comparison import TraceComparison
+from detrand.validation.diagnosis.matching.tensors import RTOLS
 from detrand.validation.diagnosis.op_kinds import kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp, TracedPort

@@ -3,7 +3,7 @@
 - `trace`: the ops of either program and what they computed.
 - `loops`: loops as straight code, in which each iteration has ops of its own.
 - `port_graph`: the port as a graph in which any tensor can be given TF1's value.
-- `matching`: two traces side by side: which tensors hold the same numbers, and how far apart the others are.
+- `matching` (a package): two traces side by side: which tensors hold the same numbers, and where the programs diverge.
 - `layer_order`: the layers that the programs compute in different orders.
 - `divergence`: a place where the programs diverge.
 - `candidates`: the pairs of tensors of which the port's may get TF1's value.

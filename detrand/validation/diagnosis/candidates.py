@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.loops import iteration_of
-from detrand.validation.diagnosis.matching import Program, TraceComparison
+from detrand.validation.diagnosis.matching.comparison import TraceComparison
+from detrand.validation.diagnosis.matching.program import Program
 from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, COPIES, MOVES, PLUMBING, kind
 from detrand.validation.frameworks.traces import Edge, TracedOp
 

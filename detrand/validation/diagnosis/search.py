@@ -22,7 +22,8 @@ from detrand.validation.audit.hyperparameters import BATCH_AXIS
 from detrand.validation.diagnosis.candidates import iterations_at
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
 from detrand.validation.diagnosis.layer_order import differing_order
-from detrand.validation.diagnosis.matching import RTOLS, TraceComparison, match, tensor_differences
+from detrand.validation.diagnosis.matching.comparison import TraceComparison
+from detrand.validation.diagnosis.matching.tensors import RTOLS, match, tensor_differences
 from detrand.validation.diagnosis.op_kinds import is_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.substitutes import Substitutes, heals

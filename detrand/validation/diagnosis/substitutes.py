@@ -23,7 +23,7 @@ from detrand.validation.diagnosis.candidates import (
     used_alike,
     users,
 )
-from detrand.validation.diagnosis.matching import TraceComparison, differing_attributes
+from detrand.validation.diagnosis.matching.comparison import TraceComparison, differing_attributes
 from detrand.validation.diagnosis.op_kinds import COMMUTATIVE, MOVES, kind
 from detrand.validation.diagnosis.trials import Suspects, Trial, Trials, together
 from detrand.validation.frameworks.traces import Substitution, Trace, TracedOp

@@ -20,7 +20,7 @@ from detrand.arguments import and_more
 from detrand.checkpoints.upstream import op_of
 from detrand.validation.audit.hyperparameters import RATE
 from detrand.validation.diagnosis.candidates import Crossing, Pair, is_copy, iterations, taken_tensors
-from detrand.validation.diagnosis.matching import TraceComparison, differing_attributes
+from detrand.validation.diagnosis.matching.comparison import TraceComparison, differing_attributes
 from detrand.validation.diagnosis.op_kinds import is_in, kind
 from detrand.validation.frameworks.traces import IN_FUNCTION, NOTHING, Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.results import AuditedHyperparameter

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
-from detrand.validation.diagnosis.matching import RTOLS, _are_equal, match
+from detrand.validation.diagnosis.matching.tensors import RTOLS, _are_equal, match
 from detrand.validation.frameworks.traces import Trace, TracedOp, Value
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.runner import Runner

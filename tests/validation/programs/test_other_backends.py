@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, MigrationError, TrainStep, enable_v1_layers, track_tf1_style_variables, validate
-from detrand.validation.diagnosis.matching import RTOLS, TraceComparison
+from detrand.validation.diagnosis.matching.comparison import TraceComparison
+from detrand.validation.diagnosis.matching.tensors import RTOLS
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.reference import INFERENCE, TRAINING
 from detrand.validation.runner import Runner
