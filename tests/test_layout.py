@@ -20,7 +20,7 @@ FLOORS = [
     ["drafts"],
     ["validation.validate"],
     ["validation.checks"],
-    ["validation.compare_outcomes"],
+    ["validation.outcomes"],
     ["validation.runner"],
     ["validation.golden"],
     ["validation.reference"],

@@ -13,7 +13,7 @@ From a migration to a report, from top to bottom:
 - `validate`: runs all checks and makes the report.
 - `checks` (a package): each check, and what it depends on. A new one goes into `checks.registry.CHECKS`, a run config
   that it needs into `reference.run_configs_of`.
-- `compare_outcomes`: compares two outcomes and explains a difference.
+- `outcomes` (a package): two outcomes are compared, and a difference is explained by findings.
 - `runner`: runs either program once in each run config, gives a port TF1's op seeds if only the order of its random
   ops differs, and finds the first divergence.
 - `probe`: other inputs, where those of the migration do not show some faults.

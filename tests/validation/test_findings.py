@@ -12,9 +12,9 @@ import tensorflow as tf
 from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand.report import html
 from detrand.seeding.streams import RandomOp
-from detrand.validation.compare_outcomes import _with_uncontrolled
 from detrand.validation.diagnosis.port_graph import PortGraph
 from detrand.validation.frameworks.traces import Substitution
+from detrand.validation.outcomes.explanation import _with_uncontrolled
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.results import Fault, Finding, Place, merged
 from tests.support.shim_ports import shim_port

@@ -15,7 +15,7 @@ from detrand.errors import CheckpointError, MigrationError
 from detrand.packages import needed_by
 from detrand.seeding.callsite import describe_error
 from detrand.validation.checks.seeds import findings_of_seeds
-from detrand.validation.compare_outcomes import compare_outcomes, findings_of_averages
+from detrand.validation.outcomes.explanation import compare_outcomes, findings_of_averages
 from detrand.validation.programs.activations import describe_activations
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import (

@@ -16,10 +16,10 @@ from detrand.errors import passing_over
 from detrand.steps.comparison import StepsComparison
 from detrand.validation.checks.loss_faults import LossFaults, PortLoss, with_lines_of_losses
 from detrand.validation.checks.numbers import Number, numbers_of_loss
-from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes.cause import Cause
 from detrand.validation.diagnosis.causes.loss import broadcast_in_one, causes_of_loss
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
+from detrand.validation.outcomes.findings import finding_of, finding_of_cause, place_of
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding, Found, Place
 from detrand.validation.runner import Runner

@@ -22,7 +22,6 @@ from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.checks.loss_terms import Difference, Loss, differences_of_terms
 from detrand.validation.checks.penalties import findings_of_penalties_in_loss
-from detrand.validation.compare_outcomes import finding_of_cause, place_of
 from detrand.validation.diagnosis.causes.cause import CLOSE, Cause, differs, of_values
 from detrand.validation.diagnosis.causes.loss import CONVERSIONS, LABEL_SMOOTHING, SAME_LOSS, causes_of_loss
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
@@ -31,6 +30,7 @@ from detrand.validation.diagnosis.op_kinds import PLUMBING, kind, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import NOTHING, Edge, Substitution, Trace, TracedOp
 from detrand.validation.migration import TrainStep
+from detrand.validation.outcomes.findings import finding_of_cause, place_of
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding, OwnForm, Place
 from detrand.validation.runner import Runner

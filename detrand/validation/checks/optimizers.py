@@ -27,10 +27,10 @@ from detrand.errors import MigrationError, passing_over
 from detrand.seeding.callsite import describe_error
 from detrand.validation.audit.hyperparameters import OPTIMIZER, is_own
 from detrand.validation.checks.penalties import decays_as_losses, without_penalties
-from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes.cause import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes.training import of_rates
 from detrand.validation.diagnosis.causes.updates import cause_of_updates, known_updates, of_clipping
+from detrand.validation.outcomes.findings import finding_of_cause
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Finding, OwnForm, Place
 from detrand.validation.runner import Runner

@@ -34,7 +34,6 @@ from detrand.validation.checks.penalties import (
     with_decays,
     without_penalties,
 )
-from detrand.validation.compare_outcomes import finding_of, finding_of_cause, place_of
 from detrand.validation.diagnosis.causes.averages import AVERAGES_OF_WEIGHTS, MOVING_AVERAGES
 from detrand.validation.diagnosis.causes.cause import Cause, describe_causes, in_one_program, of_hyperparameter
 from detrand.validation.diagnosis.causes.computation import causes
@@ -42,6 +41,7 @@ from detrand.validation.diagnosis.causes.training import causes_of_training
 from detrand.validation.diagnosis.causes.updates import OPTIMIZER_DIFFERS, UPDATED
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.noise.floor import TrainingNoise
+from detrand.validation.outcomes.findings import finding_of, finding_of_cause, place_of
 from detrand.validation.programs.outcome import ADDED_LOSS, RunConfig
 from detrand.validation.reference import TRAINING
 from detrand.validation.results import Fault, Finding, Found, OwnForm, Place

@@ -9,7 +9,7 @@ from dataclasses import replace
 from detrand.arguments import and_more, plural, titled_list
 from detrand.errors import VariableCreationError, passing_over
 from detrand.validation.checks.computation import compare_in
-from detrand.validation.compare_outcomes import findings_of_variables
+from detrand.validation.outcomes.findings import findings_of_variables
 from detrand.validation.precision import dtype_policy, variable_dtype
 from detrand.validation.programs.outcome import numpy_seeded
 from detrand.validation.reference import INFERENCE, TRAINING

@@ -5,7 +5,6 @@ import types
 import numpy as np
 import pytest
 
-from detrand.validation.compare_outcomes import finding_of_cause
 from detrand.validation.diagnosis.causes.cause import Cause, in_one_program, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes.computation import DRAWS_NUMPY, causes
 from detrand.validation.diagnosis.causes.training import of_rates
@@ -13,6 +12,7 @@ from detrand.validation.diagnosis.causes.updates import of_clipping
 from detrand.validation.frameworks.flax import Flax
 from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.torch import Torch
+from detrand.validation.outcomes.findings import finding_of_cause
 from detrand.validation.results import AuditedHyperparameter, OwnForm
 from detrand.validation.training.clipping import EACH_ELEMENT, GLOBAL_NORM, NORM_OF_EACH, NOT_CLIPPED, Clipping
 
