@@ -41,8 +41,8 @@ from detrand.steps.comparison import compare_steps as compare_steps
 from detrand.steps.recorder import StepRecorder as StepRecorder
 from detrand.validation.migration import Migration as Migration
 from detrand.validation.migration import TrainStep as TrainStep
+from detrand.validation.report import Report as Report
 from detrand.validation.results import Finding as Finding
-from detrand.validation.results import Report as Report
 from detrand.validation.validate import validate as validate
 from detrand.variables.comparison import assert_variables_match as assert_variables_match
 from detrand.variables.creation import assert_no_variable_creations as assert_no_variable_creations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from detrand.validation.migration import Migration
-    from detrand.validation.results import Report
+    from detrand.validation.report import Report
 
 PASSED, FAILED, COULD_NOT_RUN = 0, 1, 2
 _STDOUT = Path("-")
@@ -212,7 +212,7 @@ def _validate(options: argparse.Namespace) -> int:
         if is_installed("tensorflow"):
             import tensorflow  # noqa: F401
         from detrand.report.text import LiveLines, render, render_overview, render_verdict
-        from detrand.validation.results import verdict_of
+        from detrand.validation.report import verdict_of
         from detrand.validation.validate import Progress, ValidationInterrupted, selected_checks, validate
     migrations = _load(options)
     selected = [selected_checks(migration, options.check) for migration in migrations]

@@ -17,7 +17,8 @@ from detrand import testing
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.validation.migration import Migration
-    from detrand.validation.results import CheckResult, Report
+    from detrand.validation.report import Report
+    from detrand.validation.results import CheckResult
 
 _NO_CREATIONS, _ASSERT_CHECK, _MIGRATION = "no_variable_creations", "assert_check", "detrand_migration"
 _ALLOW = "allow_inconclusive"

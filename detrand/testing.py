@@ -18,7 +18,8 @@ from detrand.files import written_whole
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
     from detrand.validation.migration import Migration, Tolerances
-    from detrand.validation.results import CheckResult, Report
+    from detrand.validation.report import Report
+    from detrand.validation.results import CheckResult
 
 
 def assert_migration(

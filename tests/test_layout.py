@@ -30,7 +30,7 @@ FLOORS = [
     ["validation.audit"],
     ["validation.programs"],
     ["validation.frameworks"],
-    ["validation.results", "validation.event_files"],
+    ["validation.report", "validation.results", "validation.event_files"],
     [
         "validation.migration",
         "validation.migration_files",

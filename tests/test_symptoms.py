@@ -14,7 +14,7 @@ from detrand.__main__ import main
 from detrand._patching.patches import Target
 from detrand.packages import needed_by
 from detrand.report.symptoms import sections
-from detrand.validation import results
+from detrand.validation import report as validation_report
 from detrand.validation.migration_files import load_migrations
 from tests.support.shim_ports import shim_port
 
@@ -417,7 +417,7 @@ def test_every_kind_of_finding_and_every_error_has_a_section():
     errors = [name for name, value in of_module if isinstance(value, type) and issubclass(value, Exception)]
     assert len(kinds) == 10 and len(errors) == 14
     assert {*kinds, *errors} <= SECTIONS.keys()
-    assert {*results._SYMPTOMS.values()} <= SECTIONS.keys()
+    assert {*validation_report._SYMPTOMS.values()} <= SECTIONS.keys()
     assert SECTIONS.keys() == {*FINDINGS, *ERRORS, "computation", "inconclusive", "DetrandError"}
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from detrand.validation.results import Finding, Report
+from detrand.validation.report import Report
+from detrand.validation.results import Finding
 
 
 def render(reports: Sequence[Report]) -> str:

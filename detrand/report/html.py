@@ -16,18 +16,8 @@ from detrand.random_op_diff import describe_source
 from detrand.report.charts import Point, StepValues, curves, depth_chart, histogram
 from detrand.report.symptoms import explanation, sections
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.results import (
-    METRICS,
-    CheckResult,
-    Finding,
-    Place,
-    Report,
-    TensorDifference,
-    noise_remarks,
-    noise_rows,
-    summary_of,
-    verdict_of,
-)
+from detrand.validation.report import METRICS, Report, noise_remarks, noise_rows, summary_of, verdict_of
+from detrand.validation.results import CheckResult, Finding, Place, TensorDifference
 
 _MOST_ROWS = 200  # of a table; what differs comes first
 _MOST_CURVES = 8  # of a training

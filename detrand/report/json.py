@@ -16,7 +16,8 @@ from detrand.comparison.values import Comparison, LeafComparison
 from detrand.random_op_diff import describe_source
 from detrand.seeding.streams import RandomOp
 from detrand.steps.comparison import StepsComparison
-from detrand.validation.results import Audit, CheckResult, Finding, Place, Report, noise_rows
+from detrand.validation.report import Report, noise_rows
+from detrand.validation.results import Audit, CheckResult, Finding, Place
 
 SCHEMA = 1
 

@@ -6,7 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from detrand.validation.results import CheckResult, Report
+from detrand.validation.report import Report
+from detrand.validation.results import CheckResult
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from detrand.arguments import and_more, plural
-from detrand.validation.results import METRICS, Finding, Place, Report, summary_of
+from detrand.validation.report import METRICS, Report, summary_of
+from detrand.validation.results import Finding, Place
 
 _MOST_FINDINGS = 20  # a comment on GitHub has at most 65,536 characters
 _MOST_OWNERS = 4

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from detrand.arguments import and_more
 from detrand.report.progress import showing_progress
-from detrand.validation.results import METRICS, Audit, CheckResult, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.report import METRICS, Report, noise_remarks, noise_rows, summary_of
+from detrand.validation.results import Audit, CheckResult
 from detrand.validation.validate import Progress
 
 _MOST_OUTPUTS = 8  # rows of a check in the table of noise floors

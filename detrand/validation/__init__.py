@@ -19,7 +19,8 @@ From a migration to a report, from top to bottom:
 - `probe`: other inputs, where those of the migration do not show some faults.
 - `reference`: where TF1's numbers come from: `programs.tf1`, or the answers of a golden file.
 - `golden`: what a golden file holds; `comparison.structures` writes and reads it.
-- `results`: the data classes of a report.
+- `report`: the `Report` of a migration, with its verdict and its findings, each once.
+- `results`: what a report holds: the results of checks, their findings, and the audit.
 - `event_files`: the numbers of both programs for TensorBoard.
 
 Packages:

@@ -15,7 +15,8 @@ from detrand.comparison.values import leaves_by_path
 from detrand.errors import ArgumentError
 from detrand.packages import needed_by, tf
 from detrand.steps.comparison import greatest_absolute
-from detrand.validation.results import CheckResult, Report
+from detrand.validation.report import Report
+from detrand.validation.results import CheckResult
 
 _SUFFIX = ".detrand"  # distinguishes these event files from others in their folders
 _TRAINING = "training-steps"

@@ -25,7 +25,8 @@ from detrand.validation.frameworks.tensorflow import own_global_step
 from detrand.validation.golden import read_golden
 from detrand.validation.migration import Migration, Tolerances, is_metric_of, split_expected
 from detrand.validation.reference import INFERENCE, TRAINING, Reference
-from detrand.validation.results import Audit, CheckResult, PairedVariable, Report
+from detrand.validation.report import Report
+from detrand.validation.results import Audit, CheckResult, PairedVariable
 from detrand.validation.runner import Runner
 from detrand.validation.training.port import check_trainable, make_port_optimizer
 

@@ -21,7 +21,7 @@ from detrand import (
 )
 from detrand.report import html, junit, markdown, text
 from detrand.report import json as json_report
-from detrand.validation.results import METRICS
+from detrand.validation.report import METRICS
 
 INPUTS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
 ASKED = {"logits": ["cosine", "top-2"], "['logits']": ["kl"]}

@@ -11,7 +11,8 @@ from rich.console import Console
 from detrand import compare
 from detrand.report.text import LiveLines, render, render_overview
 from detrand.validation.noise.floor import NoiseFloor
-from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Fault, Finding, Place, Report
+from detrand.validation.report import Report
+from detrand.validation.results import Audit, AuditedHyperparameter, CheckResult, Fault, Finding, Place
 
 PASSED = CheckResult(name="variables-match", seconds=0.1, ok=True, summary="2 variables: " + "names are equal, " * 20)
 EPSILON = Finding("computation", "epsilon differs: 0.001 (TF1), 1e-05 (port)", Place("bn"), Place("bn"))

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, TrainStep, enable_v1_layers, validate
-from detrand.validation.results import Audit, CheckResult, Fault, Finding, Report
+from detrand.validation.report import Report
+from detrand.validation.results import Audit, CheckResult, Fault, Finding
 
 v1 = tf.compat.v1
 RNG = np.random.default_rng(0)

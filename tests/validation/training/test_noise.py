@@ -16,7 +16,7 @@ from detrand.validation.checks.registry import run_check
 from detrand.validation.golden import record_golden
 from detrand.validation.noise.variants import VARIANTS
 from detrand.validation.reference import Reference
-from detrand.validation.results import noise_rows
+from detrand.validation.report import noise_rows
 from detrand.validation.runner import Runner
 from tests.sound_migrations import MIGRATIONS
 from tests.support.shim_ports import shim_port
