@@ -7,8 +7,8 @@
 - `layer_order`: the layers that the programs compute in different orders.
 - `divergence`: a place where the programs diverge.
 - `candidates`: the pairs of tensors of which the port's may get TF1's value.
-- `trials`: the substitutes that may make the rest agree, of candidates, attributes, constants and hyperparameters.
-- `substitutes`: the trials after which more agrees, which is found by running the port with them.
+- `trials`: the substitutes that may make the rest agree: TF1's tensors, attributes, constants and hyperparameters.
+- `substitutes`: the trials after which more agrees; the port runs with one after the other.
 - `search`: the search for all divergences; each is confirmed by giving the port TF1's value.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
 - `causes`: the likely causes of a difference of two computations, losses or trainings; a new cause goes here.

@@ -1,6 +1,6 @@
 """Substitutes: the trials after which more of two programs agrees.
 
-`Substitutes` runs the port with one trial after the other, until one is found.
+`Substitutes` runs the port with one trial after the other until it finds such a trial.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tried = tuple[Trial, TraceComparison]  # a trial, and the programs then
 
 
 class Substitutes:
-    """The substitutes for what differs in a port, which has some already."""
+    """The substitutes for what differs in a port; ``done`` is what the port has been given before."""
 
     def __init__(self, trials: Trials, differing: Collection[str], rtol: float):
         self._trials, self._tf1, self._port = trials, trials.tf1, trials.port

@@ -1,7 +1,7 @@
-"""Trials: the substitutes that may make the rest of two programs agree, before the port runs with them.
+"""Trials: the substitutes that may make the rest of two programs agree.
 
-`Trials` makes them of what differs: of pairs of tensors, of parts in another order, of attributes, constants and
-hyperparameters.
+`Trials` makes them of what differs: pairs of tensors, parts in another order, attributes, constants and
+hyperparameters. `substitutes` runs the port with them.
 """
 
 from __future__ import annotations
