@@ -274,7 +274,7 @@ def test_a_constant_that_is_added_to_an_input_is_compared_with_what_tf1_computes
 
     report = validate(Migration(tf1=network, port=shim_port(in_reverse), inputs=ROWS), checks=["random-inference"])
     (finding,) = report.findings
-    assert finding.title == "constant differs: the port's array is TF1's, reversed along axis 0", str(report)
+    assert finding.title == "constant added differs: the port's array is TF1's, reversed along axis 0", str(report)
 
 
 @pytest.mark.slow
@@ -1040,7 +1040,7 @@ def test_two_faults_one_right_after_the_other_are_two_findings():
     report = validate(Migration(tf1=embedded, port=Embedded, inputs=np.array([[1, 2, 0, 3, 0], [4, 0, 8, 7, 6]])))
     mask, positions = report.findings
     assert mask.title.startswith("only TF1 ") and mask.port.line.endswith(f":{line_with('no mask')}"), str(report)
-    assert "number added differs: the port's array is TF1's, in a different order along axis 1" in positions.title
+    assert "constant added differs: the port's array is TF1's, in a different order along axis 1" in positions.title
     assert positions.port.line.endswith(f":{line_with('positions')}") and positions.confirmed.endswith(
         "the rest agrees"
     )

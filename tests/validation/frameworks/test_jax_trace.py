@@ -316,7 +316,7 @@ FAULTS = [
     ("words", "order of a concat", "order of the inputs differs: "),
     ("words", "missing activation", "the port has no activation where TF1 has Tanh"),
     ("phrases", "activation", "activation differs: Relu (TF1), Elu (port)"),
-    ("phrases", "constant", "number added differs: 1.0 (TF1), 0.9 (port)"),
+    ("phrases", "constant", "constant added differs: 1.0 (TF1), 0.9 (port)"),
     ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
     ("encoder", "no mask", "only TF1 masks the inputs of Softmax (60 of 150 elements)"),
     ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),

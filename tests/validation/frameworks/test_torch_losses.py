@@ -314,7 +314,7 @@ FAULTS = {
     "exchanged": (POSITIVE, losses.relative_error, exchanged, "labels and outputs are exchanged"),
     "softmax": (CLASSES, losses.mean_cross_entropy, of_softmax, "only the port computes Softmax in the loss"),
     "exponent": (FLAGS, losses.focal, with_another_exponent, "exponent differs: 2.0 (TF1), 3.0 (port)"),
-    "margin": (SIGNS, losses.hinge, with_another_margin, "number subtracted differs: 1.0 (TF1), 0.5 (port)"),
+    "margin": (SIGNS, losses.hinge, with_another_margin, "constant subtracted differs: 1.0 (TF1), 0.5 (port)"),
 }
 IN_AN_EARLIER_LINE = {"penalty": 1, "threshold": 1}  # lines before the last one
 

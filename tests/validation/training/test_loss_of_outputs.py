@@ -440,7 +440,7 @@ IN_PLACE = "loss: {} differs: with {} in place of {}, the port's loss is TF1's"
         (
             NUMBERS,
             (variational, regrouped(subtracted=2.0)),
-            IN_PLACE.format("number subtracted", 1, 2),
+            IN_PLACE.format("constant subtracted", 1, 2),
             "use 1 in place of 2 in the port",
         ),
         (
@@ -859,7 +859,7 @@ class TestOutputsWithDistinctWeights:
     @pytest.mark.parametrize(
         ("of_port", "title"),
         [
-            (beyond(0.2), "loss: number subtracted differs: 0.1 (TF1), 0.2 (port)"),
+            (beyond(0.2), "loss: constant subtracted differs: 0.1 (TF1), 0.2 (port)"),
             (beyond(0.1, 2.0), "loss: factor differs: 1.0 (TF1), 2.0 (port)"),
             (lambda labels, outputs: tf.reduce_mean(tf.abs(labels - outputs)), "loss: only TF1 adds this term"),
         ],

@@ -154,7 +154,13 @@ _ARGUMENTS = {
 }
 # What people call the constant that an op takes.
 CONSTANTS = {
-    **{"Mul": "factor", "RealDiv": "divisor", "AddV2": "number added", "Sub": "number subtracted", "Pow": "exponent"},
+    **{
+        "Mul": "factor",
+        "RealDiv": "divisor",
+        "AddV2": "constant added",
+        "Sub": "constant subtracted",
+        "Pow": "exponent",
+    },
     **{"Maximum": "lower limit", "Minimum": "upper limit", "GreaterEqual": "threshold", "Greater": "threshold"},
     **{"Less": "upper limit of a comparison", "FloorDiv": "integer divisor"},
 }
