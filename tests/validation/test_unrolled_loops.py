@@ -125,6 +125,37 @@ def test_an_iteration_without_dropout_is_seen():
     assert report.verdict == "failed"
 
 
+def dropped_outputs(x, training):
+    """A recurrent cell with dropout of its output, which leaves its state as it is."""
+    cell = tf.nn.rnn_cell.BasicLSTMCell(UNITS, forget_bias=0.0)
+    if training:
+        cell = tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=0.6)
+    return tf.nn.dynamic_rnn(cell, x, dtype=tf.float32)[0]
+
+
+class DroppedStates(layers.LSTMCell):
+    """The same, but that the dropout changes the state, too."""
+
+    def __init__(self):
+        super().__init__(UNITS, unit_forget_bias=False)
+        self.of_outputs = layers.Dropout(0.4)
+
+    def call(self, inputs, states, training=False):
+        h, (_, c) = super().call(inputs, states, training=training)
+        h = self.of_outputs(h, training=training)
+        return h, [h, c]
+
+
+def test_an_output_in_place_of_the_state_is_one_finding():
+    def port():
+        return layers.RNN(DroppedStates(), return_sequences=True)
+
+    (finding,) = validate(dropped_outputs, port, checks=["random-training"]).findings
+    assert "MatMul takes different tensors" in finding.title
+    assert finding.title.endswith("dropout/SelectV2 (port)")
+    assert finding.confirmed == "with TF1's value in all iterations, the rest agrees"
+
+
 def test_the_copies_of_an_op_in_a_python_loop_have_its_name_but_for_a_number():
     """A cell that two loops share has one line."""
 

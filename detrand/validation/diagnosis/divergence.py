@@ -82,6 +82,7 @@ class Divergence:
       is_order: whether the programs compute the same in another order, and differ twice because of it.
       iterations: how often a loop in Python runs in TF1 and in the port, if that is what differs.
       is_swap: whether tensors are taken in each other's places.
+      takes_other: whether the port's op takes a tensor in place of the one that TF1's op, of a different type, takes.
       layer_order: the layers that the programs compute in different orders, if that is what differs.
     """
 
@@ -113,6 +114,7 @@ class Divergence:
     is_order: bool = False
     iterations: tuple[int, int] | None = None
     is_swap: bool = False
+    takes_other: bool = False
     layer_order: LayerOrder | None = None
 
     @property

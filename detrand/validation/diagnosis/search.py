@@ -297,6 +297,13 @@ class _Search:
         constants = self._trials.constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
+        mine, other = (each or "" for each in trial.ends)
+        if trial.substitution.right and trial.edge is not None and mine in state.tf1.matched:
+            taker = next((op for op in state.tf1.diverged if mine in op.inputs), None)
+            port_op = self._port.ops[trial.edge[0]]
+            if taker is not None and taker.type != port_op.type:  # a tensor in place of another one
+                taken = (mine,), (state.port.matched[other][0],)
+                divergence = replace(divergence, tf1=taker, port=port_op, taken=taken, takes_other=True, attributes={})
         if trial.exchanged:
             tf1 = tuple(tensor for tensor, _ in trial.exchanged)
             port = tuple(state.port.matched[tensor][0] for _, tensor in trial.exchanged)

@@ -260,10 +260,9 @@ class Trials:
     def in_all_iterations(self, trial: Trial) -> Trial | None:
         """Return a trial for all iterations of a loop; None if it is in no loop."""
         edges, right = dict(trial.substitution.edges), set(trial.substitution.right)
-        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
-        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
-        for tf1_op, port_op in iterations(self.tf1.ops, self.port.ops, op_of(tf1_tensor), to):
-            value = self.tf1.values.get(tf1_op + tf1_tensor.removeprefix(op_of(tf1_tensor)))
+        port_tensor = trial.ends[1] or ""
+        for tf1_tensor, port_op in self._in_iterations(trial):
+            value = self.tf1.values.get(tf1_tensor)
             tensor = port_op + port_tensor.removeprefix(op_of(port_tensor))
             if trial.edge is not None:
                 tensor = self.port.ops[port_op].inputs[trial.edge[1]]
@@ -277,6 +276,21 @@ class Trials:
         words = trial.words.replace("here", "in all iterations")
         substitution = replace(trial.substitution, edges=edges, right=frozenset(right))
         return replace(trial, substitution=substitution, words=words)
+
+    def _in_iterations(self, trial: Trial) -> list[tuple[str, str]]:
+        """Return TF1's tensors in all iterations of a loop, and the ops that compute or take the port's there."""
+        tf1_tensor, port_tensor = (each or "" for each in trial.ends)
+        to = op_of(port_tensor) if trial.edge is None else trial.edge[0]
+        name = op_of(tf1_tensor)
+        pairs = iterations(self.tf1.ops, self.port.ops, name, to)
+        if pairs or trial.edge is None:
+            return [(tf1_op + tf1_tensor.removeprefix(name), port_op) for tf1_op, port_op in pairs]
+        takers = [op for op in self.tf1.ops.values() if tf1_tensor in op.inputs]  # in the next iteration, as a state
+        return [
+            (self.tf1.ops[tf1_op].inputs[taker.inputs.index(tf1_tensor)], port_op)
+            for taker in takers
+            for tf1_op, port_op in iterations(self.tf1.ops, self.port.ops, taker.name, to)
+        ]
 
     def _array(self, tensor: str) -> np.ndarray | None:
         """Return what a tensor or an input of TF1 holds; None if a golden file keeps a part of it."""

@@ -84,6 +84,8 @@ def causes(
         return (_of_layer_order(divergence.layer_order),)
     if divergence is not None and divergence.is_swap and (exchanged := tuple(of_exchanged_tensors(divergence))):
         return exchanged
+    if divergence is not None and divergence.takes_other:
+        return tuple(of_inputs(divergence))
     if divergence is not None and (shapes := tuple(of_shapes(divergence))):
         return shapes
     if divergence is not None and (softmaxes := tuple(of_softmaxes(divergence))):

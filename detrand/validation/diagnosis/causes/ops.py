@@ -311,6 +311,9 @@ def _joins_rows(op: TracedOp) -> bool:
 def of_inputs(divergence: Divergence) -> Iterator[Cause]:
     """Yield what one op takes in TF1 and not in the port, if the op is the same in both."""
     tf1, port = divergence.taken
+    if divergence.takes_other:
+        yield of_tensors(divergence.types[1], tf1[0], port[0], Fault.OTHER)
+        return
     if divergence.attributes or divergence.types[0] != divergence.types[1] or not tf1 or len(tf1) != len(port):
         return
     if sorted(tf1) == sorted(port):
