@@ -156,6 +156,37 @@ def test_an_output_in_place_of_the_state_is_one_finding():
     assert finding.confirmed == "with TF1's value in all iterations, the rest agrees"
 
 
+def given_states(x, training):
+    """A loop in Python of a cell, whose first states are computed."""
+    c, h = (tf.layers.dense(x[:, 0], UNITS, tf.tanh, name=name) for name in ("c", "h"))
+    cell = tf.nn.rnn_cell.BasicLSTMCell(UNITS, forget_bias=0.0)
+    for step in range(STEPS):
+        _, (c, h) = cell(x[:, step], (c, h))
+    return h
+
+
+class GivenStates(keras.Model):
+    """The same, but that the cell gets the two states in the order of TF1."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_c, self.of_h = (layers.Dense(UNITS, "tanh", name=name) for name in ("c", "h"))
+        self.cell = layers.LSTMCell(UNITS, unit_forget_bias=False)
+
+    def call(self, x, training=False):
+        states = [self.of_h(x[:, 0]), self.of_c(x[:, 0])]
+        for step in range(STEPS):
+            _, states = self.cell(x[:, step], states[::-1])
+        return states[0]
+
+
+def test_states_that_are_exchanged_in_each_iteration_are_one_finding():
+    report = validate(given_states, GivenStates, checks=["constant-weights"])
+    (finding,) = report.findings
+    assert finding.title == "two tensors are swapped: h/Tanh and c/Tanh"
+    assert finding.confirmed == "with the two exchanged, the rest agrees"
+
+
 def test_the_copies_of_an_op_in_a_python_loop_have_its_name_but_for_a_number():
     """A cell that two loops share has one line."""
 

@@ -399,6 +399,6 @@ def _is_swap(first: Divergence, second: Divergence) -> bool:
     pairs = [
         [tuple(iteration_of(name)[0] for name in pair) for pair in zip(*each.taken, strict=False) if len(set(pair)) > 1]
         for each in (first, second)
-        if each.confirmed and each.types[0] == each.types[1]
+        if each.confirmed and (each.takes_other or each.types[0] == each.types[1])
     ]
     return [len(each) for each in pairs] == [1, 1] and all(pairs[0][0]) and pairs[0][0] == pairs[1][0][::-1]
