@@ -71,8 +71,12 @@ def only_finding_of(tf1, port, inputs):
             {"step": lambda hidden: clipped(normalized(hidden))},
             "activation differs: Tanh (TF1), Mul 0.3, AddV2 0.4, Maximum 0.0, Minimum 1.0 (port)",
         ),
+        (
+            {"step": lambda hidden: tf.nn.relu6(normalized(hidden) + 3.0) / 6.0},
+            "activation differs: Tanh (TF1), AddV2 3.0, Relu6, RealDiv 6.0 (port)",
+        ),
     ],
-    ids=["reversed", "scaled", "permuted", "one entry", "order", "clipping"],
+    ids=["reversed", "scaled", "permuted", "one entry", "order", "clipping", "hard sigmoid"],
 )
 def test_a_computation_of_rows_is_named(changes, title):
     finding = only_finding(rows, ROWS, **changes)

@@ -168,12 +168,13 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     elif all(forms):
         yield of_values("form of GELU", *forms)
     elif missing and added:
-        yield of_values("activation", *names, fault=Fault.ACTIVATION)
+        by_hand = map(_is_by_hand, divergence.regions, (only_tf1, only_port))
+        of_sides = zip(names, (missing, added), by_hand, strict=True)
+        known = ["" if is_by_hand and name == ", ".join(kinds) else name for name, kinds, is_by_hand in of_sides]
+        yield of_values("activation", *_named_or_in_words(divergence, known), fault=Fault.ACTIVATION)
     elif (missing and CLIPS & only_port.keys()) or (added and CLIPS & only_tf1.keys()):
         of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
-        in_words = zip(of_slopes, _in_words(divergence), strict=True)
-        tf1, port = (of_slope or words for of_slope, words in in_words)
-        yield of_values("activation", tf1, port, fault=Fault.ACTIVATION)
+        yield of_values("activation", *_named_or_in_words(divergence, of_slopes), fault=Fault.ACTIVATION)
     elif missing and is_all:
         title, remedy = "the port has no activation where TF1 has {}", "add the activation {} to the port"
         yield Cause(title.format(names[0]), fault=Fault.ACTIVATION, remedy=remedy.format(names[0]))
@@ -230,6 +231,18 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
             yield in_one_program(who, does, fault=Fault.OPS)
             return
     yield from of_arithmetic(divergence, only_tf1, only_port)
+
+
+def _is_by_hand(region: Sequence[TracedOp], only: Counter[str]) -> bool:
+    """Return whether an activation has arithmetic around it that only one program has, as a hard sigmoid has."""
+    ops = [op for op in region if kind(op) not in PLUMBING]
+    arithmetic = {kind(op) for op in ops if op.constants and kind(op) in ARITHMETIC}
+    return bool(arithmetic & only.keys()) and all(kind(op) in arithmetic | ACTIVATIONS for op in ops)
+
+
+def _named_or_in_words(divergence: Divergence, names: Sequence[str]) -> Iterator[str]:
+    """Yield what each program computes, by its name if it has one."""
+    yield from (name or words for name, words in zip(names, _in_words(divergence), strict=True))
 
 
 def _in_words(divergence: Divergence) -> list[str]:
