@@ -56,7 +56,7 @@ def _pairs(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) ->
         yield from same_outputs(state, tf1_op, port_op)
     for first, second in _besides_constants(state):
         yield from same_outputs(state, first, second)
-    yield from _taken_by_one(state)
+    yield from _in_products(state)
     yield from _moved_differently(state)
     takes = defaultdict(list)
     for op in port.diverged:
@@ -216,15 +216,16 @@ def _other_inputs(state: TraceComparison, op: TracedOp, other: TracedOp, positio
             yield tf1_tensor, port_tensor, (other.name, number)
 
 
-def _taken_by_one(state: TraceComparison) -> Iterator[Pair]:
-    """Yield tensors of which the first diverged ops of one program take one, and those of the port the other one.
+def _in_products(state: TraceComparison) -> Iterator[Pair]:
+    """Yield a tensor that one program concatenates, for one that the other program multiplies there, such as a state.
 
-    They have counterparts, which the other program does not take there: one state is in the place of another.
+    A product of tensors side by side is the sum of their products. Both tensors have counterparts, which the first
+    diverged ops of the other program do not take.
     """
     programs = state.tf1, state.port
     taken = [
         [
-            (tensor, (op.name, number))
+            (op, number, tensor)
             for op in program.first
             for number, tensor in enumerate(op.inputs)
             if tensor in program.matched and tensor in program.trace.values
@@ -232,13 +233,14 @@ def _taken_by_one(state: TraceComparison) -> Iterator[Pair]:
         for program in programs
     ]
     of_tf1, of_port = (
-        {name for tensor, _ in of for name in program.matched[tensor]}
+        {name for _, _, tensor in of for name in program.matched[tensor]}
         for of, program in zip(taken, programs, strict=True)
     )
-    for (tf1, _), (port, edge) in itertools.product(*taken):
+    for (op, _, tf1), (other, number, port) in itertools.product(*taken):
+        kinds, are_others = {kind(op), kind(other)}, tf1 not in of_port and port not in of_tf1
         sizes = {program.trace.values[name].size for program, name in zip(programs, (tf1, port), strict=True)}
-        if tf1 not in of_port and port not in of_tf1 and len(sizes) == 1:
-            yield tf1, port, edge
+        if "ConcatV2" in kinds and not kinds.isdisjoint(_PRODUCTS) and are_others and len(sizes) == 1:
+            yield tf1, port, (other.name, number)
 
 
 def _besides_constants(state: TraceComparison) -> Iterator[tuple[TracedOp, TracedOp]]:
