@@ -182,7 +182,7 @@ def _in_order_of_creation(specs: Mapping[str, VariableSpec]) -> list[str]:
     """Return names in the order of creation as far as it is known.
 
     A checkpoint's names are sorted as text, and say more if the numbers in them are sorted as numbers. Keras counts the
-    layers that it names by itself, and keeps them in another order.
+    layers that it names by itself, and keeps them in a different order.
     """
     names = list(specs)
     if names == sorted(names):

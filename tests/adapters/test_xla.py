@@ -439,8 +439,8 @@ def test_compiled_training_draws_the_sessions_masks(is_inside, mode):
         function = compiled(step) if is_inside else step
         for expected in masks:
             np.testing.assert_array_equal(function(), expected)
-    # The sums of matrix products and gradients, of at most 6 numbers each, are rounded in another order: 2 units in the
-    # last place for each of a step's two matrix products, forward and backward, and numbers below 4.
+    # The sums of matrix products and gradients, of at most 6 numbers each, are rounded in a different order: 2 units in
+    # the last place for each of a step's two matrix products, forward and backward, and numbers below 4.
     bound = STEPS * 2 * 2 * 2 * np.spacing(np.float32(4)) / 2
     for weights, expected in zip(network.weights, desired, strict=True):
         np.testing.assert_allclose(weights, expected, rtol=0, atol=bound)

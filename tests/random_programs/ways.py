@@ -56,7 +56,7 @@ def image(x: tf.Tensor) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def rounded(gradient: tf.Tensor | None) -> tf.Tensor:
-    """Return a gradient without its last bits: a tape adds up its terms in another order than ``tf.gradients``."""
+    """Return a gradient without its last bits: a tape adds up its terms in a different order than ``tf.gradients``."""
     if gradient is None:
         raise ValueError("TensorFlow has found no gradient")
     return tf.cast(gradient, tf.float32)

@@ -784,7 +784,7 @@ def test_the_axis_of_a_softmax_in_a_loop_is_named_though_the_first_one_is_unifor
     ],
     ids=["number", "order"],
 )
-def test_a_fault_is_one_finding_where_the_port_adds_up_what_follows_in_another_order(of_tf1, of_port, title):
+def test_a_fault_is_one_finding_where_the_port_adds_up_what_follows_in_a_different_order(of_tf1, of_port, title):
     def parts(inputs):
         return [dense(each, 1, name) for each, name in zip(inputs, ("deep", "wide", "last"), strict=True)]
 

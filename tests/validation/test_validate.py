@@ -81,7 +81,7 @@ def test_a_port_has_the_same_names_whenever_it_is_made(kit):
 
 
 def chain(inputs, training, activation=tf.nn.relu):
-    """Outputs in another order than that in which they are computed."""
+    """Outputs in a different order than that in which they are computed."""
     first = tf.tanh(inputs * tf.compat.v1.get_variable("scale", (5,)))
     second = activation(first - 0.1)
     return {"last": second * 2.0, "second": second, "first": first}

@@ -37,9 +37,9 @@ Pair = tuple[str, str, Edge | None]
 def candidates(state: TraceComparison, edges_of: Callable[[str], Sequence[Edge]]) -> Iterator[Pair]:
     """Yield pairs of tensors, of which the port's may get TF1's value, those nearest to the divergence first.
 
-    Sums of the same terms in another order come last: they differ with each term that does.
+    Sums of the same terms in a different order come last: they differ with each term that does.
     """
-    of_sums, later = _added_in_another_order(state), list[Pair]()
+    of_sums, later = _added_in_a_different_order(state), list[Pair]()
     for pair in _pairs(state, edges_of):
         if of_sums.isdisjoint(map(op_of, pair[:2])):
             yield pair
@@ -263,7 +263,7 @@ def _are_pairs(state: TraceComparison, tf1: Sequence[str], port: Sequence[str]) 
     return all(other in state.tf1.matched[name] for name, other in zip(tf1, port, strict=True))
 
 
-def _added_in_another_order(state: TraceComparison) -> set[str]:
+def _added_in_a_different_order(state: TraceComparison) -> set[str]:
     """Return the ops of sums and products whose terms or factors the programs have in common, but for a difference."""
     found = set[str]()
     for tf1, port in itertools.product(_operations(state.tf1), _operations(state.port)):

@@ -77,9 +77,9 @@ class Divergence:
       constants: TF1's array and the port's at the end of the regions, if the port's is a constant or the attribute
         is a constant input.
       producer: where the port lacks the ops of TF1's region, its op after which they belong; or its op whose parts it
-        takes in another order.
+        takes in a different order.
       term_of: the program whose only output is the other's plus a term, ``"TF1"`` or ``"the port"``; empty if neither.
-      is_order: whether the programs compute the same in another order, and differ twice because of it.
+      is_order: whether the programs compute the same in a different order, and differ twice because of it.
       iterations: how often a loop in Python runs in TF1 and in the port, if that is what differs.
       is_swap: whether tensors are taken in each other's places.
       takes_other: whether the port's op takes a tensor in place of the one that TF1's op, of a different type, takes.
@@ -365,7 +365,7 @@ def _is_of_mask(first: Divergence, second: Divergence) -> bool:
 
 
 def _has_order_of(first: Divergence, second: Divergence) -> bool:
-    """Return whether the same line of each program takes its inputs in another order, as in a loop in Python."""
+    """Return whether the same line of each program takes its inputs in a different order, as in a loop in Python."""
     are_orders = all(
         each.confirmed
         and each.types[0] == each.types[1]

@@ -1,6 +1,6 @@
 """Trials: the substitutes that may make the rest of two programs agree.
 
-`Trials` makes them of what differs: pairs of tensors, parts in another order, attributes, constants and
+`Trials` makes them of what differs: pairs of tensors, parts in a different order, attributes, constants and
 hyperparameters. `substitutes` runs the port with them.
 """
 

@@ -46,7 +46,7 @@ def finding_of_cause(
 def finding_of(runner: Runner, divergence: Divergence, likely: Sequence[Cause], kind: str = "computation") -> Finding:
     """Return the finding that a divergence is: its likeliest cause, if it is confirmed."""
     confirmed = divergence.confirmed or (
-        "both hold the same numbers, in another order" if is_rearranged(divergence) else ""
+        "both hold the same numbers, in a different order" if is_rearranged(divergence) else ""
     )
     is_known = bool(confirmed and likely and likely[0] not in unconfirmed(divergence))
     where = f"another result at {divergence.op}"

@@ -64,7 +64,7 @@ def test_axes_in_another_order_are_named():
         ((ARRAY[0], ARRAY[0][[1, 2, 0]]), "the port's array is TF1's, in a different order along axis 0: 1, 2, 0"),
         ((ARRAY, ARRAY.reshape(4, 6) + 1), "0 (TF1), 1 (port) in 24 of 24 entries, the first at [0, 0, 0]"),
     ],
-    ids=["transposed", "reversed", "in another order", "other numbers"],
+    ids=["transposed", "reversed", "in a different order", "other numbers"],
 )
 def test_how_constants_differ_is_named(arrays, words):
     ops = op("a", "AddV2", "x", "c"), op("b", "AddV2", "x", "c")

@@ -1,4 +1,4 @@
-"""Layers that a port computes in another order than TF1: one finding that names them."""
+"""Layers that a port computes in a different order than TF1: one finding that names them."""
 
 import numpy as np
 import pytest

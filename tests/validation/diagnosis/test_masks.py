@@ -144,7 +144,7 @@ def of_two_heads(activation, heads_first=False):
         (of_large_numbers(tf.tanh), of_large_numbers(tf.cos)),
         (of_two_heads(tf.tanh), of_two_heads(tf.cos, heads_first=True)),
     ],
-    ids=["large numbers", "axes in another order"],
+    ids=["large numbers", "axes in a different order"],
 )
 def test_what_is_masked_alike_has_another_cause(tf1, port):
     migration = Migration(tf1=tf1, port=shim_port(port), inputs=numbers(3, LENGTH, SIZE))

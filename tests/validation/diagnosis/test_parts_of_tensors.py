@@ -1,4 +1,4 @@
-"""Parts of one tensor, such as the gates of a recurrent cell, that a port takes in another order than TF1."""
+"""Parts of one tensor, such as the gates of a recurrent cell, that a port takes in a different order than TF1."""
 
 import keras
 import numpy as np

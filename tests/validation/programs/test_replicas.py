@@ -151,7 +151,7 @@ def test_rearranged_variables_pass(found):
 def test_towers_compute_what_a_program_written_by_hand_computes(outcome_of):
     values = outcome_of("towers_by_hand_and_built")
     for by_hand, built in zip(values[:4], values[4:], strict=True):
-        np.testing.assert_allclose(built, by_hand, rtol=1e-6, atol=1e-7)  # their losses sum in another order
+        np.testing.assert_allclose(built, by_hand, rtol=1e-6, atol=1e-7)  # their losses sum in a different order
 
 
 @pytest.mark.slow

@@ -690,7 +690,7 @@ def test_a_term_that_the_port_lacks_is_named_with_its_line():
 
 
 def test_a_term_that_one_of_several_sums_lacks_is_the_only_finding():
-    """Every sum after it differs, too, and the port adds its terms up in another order."""
+    """Every sum after it differs, too, and the port adds its terms up in a different order."""
 
     def with_all(labels, outputs):
         first = tf.reduce_sum(tf.square(tf.nn.tanh(outputs) - labels))

@@ -270,7 +270,7 @@ def of_moves(divergence: Divergence) -> Iterator[Cause]:
         moves = [[op for op in each if op.type != "Tile"] for each in moves]
     texts = [Counter(map(op_with_constants, each)) for each in moves]
     only = [[*(texts[0] - texts[1])], [*(texts[1] - texts[0])]]
-    only = only if any(only) else [[*each] for each in texts]  # the same in another order
+    only = only if any(only) else [[*each] for each in texts]  # the same in a different order
     words = [and_more(each, 4) or "nothing" for each in only]
     if not all(only):
         who, one = ("TF1", words[0]) if only[0] else ("the port", words[1])
@@ -280,7 +280,7 @@ def of_moves(divergence: Divergence) -> Iterator[Cause]:
 
 
 def is_rearranged(divergence: Divergence) -> bool:
-    """Return whether the programs only move numbers from there on, and hold the same ones in another order."""
+    """Return whether the programs only move numbers from there on, and hold the same ones in a different order."""
     tf1, port = (
         None if value is None or not value.is_whole else np.sort(value.elements) for value in divergence.values
     )
@@ -355,7 +355,7 @@ def how_arrays_differ(tf1: np.ndarray, port: np.ndarray) -> str:
 
 
 def _order_of(tf1: np.ndarray, port: np.ndarray) -> list[int] | None:
-    """Return the rows of TF1's array that the port's rows are, if these are the same rows in another order."""
+    """Return the rows of TF1's array that the port's rows are, if these are the same rows in a different order."""
     rows = [each.reshape(len(each), -1) for each in (tf1, port)]
     order = [int(np.abs(rows[0] - row).max(axis=1).argmin()) for row in rows[1]]
     is_order = len(set(order)) == len(order) and order != sorted(order)

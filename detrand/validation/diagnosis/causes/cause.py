@@ -66,7 +66,7 @@ def use_value(tf1: object) -> str:
 
 
 def use_order(tf1: object) -> str:
-    """Return the remedy for a port that has TF1's values in another order."""
+    """Return the remedy for a port that has TF1's values in a different order."""
     return f"use this order in the port: {tf1}"
 
 
