@@ -801,3 +801,18 @@ def test_a_fault_is_one_finding_where_the_port_adds_up_what_follows_in_a_differe
     finding = only_finding_of(tf1, Port, [ROWS[:, :1], ROWS[::-1].copy(), ROWS * 2])
     assert finding.title.startswith(title), str(finding)
     assert finding.confirmed.endswith("the rest agrees")
+
+
+def test_a_term_that_only_tf1_adds_twice_does_not_end_the_search():
+    def tf1(first, second, training):
+        term = dense(first, 1, "term")
+        return (term + term) + dense(second, 1, "other")
+
+    class Port(keras.layers.Layer):
+        @track_tf1_style_variables
+        def call(self, first, second, training=False):
+            term = dense(first, 1, "term")
+            return (term + dense(second, 1, "other")) + tf.sin(term)
+
+    report = validate(Migration(tf1=tf1, port=Port, inputs=[ROWS, ROWS[::-1].copy()]), checks=["constant-weights"])
+    assert report.findings and all(finding.confirmed for finding in report.findings), str(report)

@@ -267,13 +267,15 @@ def _added_in_a_different_order(state: TraceComparison) -> set[str]:
     """Return the ops of sums and products whose terms or factors the programs have in common, but for a difference."""
     found = set[str]()
     for tf1, port in itertools.product(_operations(state.tf1), _operations(state.port)):
+        if kind(tf1.op) != kind(port.op) or len(tf1.terms) != len(port.terms):
+            continue
         positions = {name: number for number, name in enumerate(tf1.terms)}
         shared = [
             next((positions[each] for each in state.port.matched.get(name, ()) if each in positions), None)
             for name in port.terms
         ]
-        if kind(tf1.op) == kind(port.op) and len(tf1.terms) == len(port.terms) and {*shared} != {None}:
-            differing = iter(number for number in positions.values() if number not in shared)
+        if {*shared} != {None}:
+            differing = iter(number for number in range(len(tf1.terms)) if number not in shared)
             order = [next(differing) if each is None else each for each in shared]
             of_port = {frozenset(order[number] for number in each) for each in port.partial.values()}
             if of_port != {*map(frozenset, tf1.partial.values())}:
@@ -297,12 +299,18 @@ class _Operation(NamedTuple):
 
 def _operations(program: Program) -> list[_Operation]:
     """Return the sums and products of more terms or factors than one op takes."""
-    inner = set[str]()
+    inner, taken = set[str](), Counter(name for op in program.trace.ops.values() for name in {*op.sources})
+
+    def before_copies(tensor: str) -> TracedOp | None:
+        op = program.trace.ops.get(op_of(tensor))
+        while op is not None and taken[op.name] == 1 and kind(op) in COPIES:
+            op = program.trace.ops.get(op_of(op.inputs[0]))
+        return op if op is not None and taken[op.name] == 1 else None
 
     def add(operation: _Operation, op: TracedOp) -> None:
         start = len(operation.terms)
         for tensor in op.inputs:
-            before = _before_copies(program, tensor)
+            before = before_copies(tensor)
             if before is not None and kind(before) == kind(op) and before.name not in inner:
                 inner.add(before.name)
                 add(operation, before)
@@ -316,14 +324,6 @@ def _operations(program: Program) -> list[_Operation]:
             add(operation := _Operation(op, [], {}), op)
             found += [operation] if len(operation.partial) > 1 else []
     return found
-
-
-def _before_copies(program: Program, tensor: str) -> TracedOp | None:
-    """Return the op of which a tensor is a copy, in another shape or not; None if several ops take it."""
-    op = program.trace.ops.get(op_of(tensor))
-    while op is not None and len(_takers(program, op)) == 1 and kind(op) in COPIES:
-        op = program.trace.ops.get(op_of(op.inputs[0]))
-    return op if op is not None and len(_takers(program, op)) == 1 else None
 
 
 def _take_alike(op: TracedOp, other: TracedOp) -> bool:
