@@ -43,7 +43,7 @@ def enable_v1_layers() -> contextlib.ExitStack:
         importlib.import_module("tensorflow")
     changes, enabled = Changes(), contextlib.ExitStack()
     enabled.callback(changes.undo)
-    changes.on_undo(_kept.pop, id(changes), None)
+    enabled.callback(_kept.pop, id(changes), None)  # is called first: nothing else then keeps what an interrupt leaves
     _shared.install(changes)
     _kept[id(changes)] = changes; return enabled  # noqa: E702  # fmt: skip
 

@@ -30,6 +30,7 @@ def positions(program, threads=sys, count=None):
       count: the size of the sample.
     """
     program()  # what is imported and traced once is not run again
+    _draws_of_session()  # nor what is imported where the numbers are compared
     of_lines = {}
     for position, line in enumerate(lines_run(program, threads)):
         of_lines.setdefault(line, [position, position])[1] = position

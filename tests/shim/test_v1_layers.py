@@ -1,6 +1,8 @@
 """`enable_v1_layers`: the names of tf.compat.v1 that Keras 3 lacks are back, and go away with the block."""
 
+import gc
 import importlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from detrand import DeterministicRandomTestTool, enable_v1_layers
 from detrand._patching.keras import MOVED_NAMES
+from tests.support.interrupts import interrupted_at
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
 IMAGE = np.linspace(-1, 1, 96, dtype=np.float32).reshape(1, 4, 8, 3)
@@ -143,6 +146,21 @@ def test_to_leave_one_call_twice_does_not_undo_another_call():
         enabled.close()
         assert is_enabled()
     assert not is_enabled()
+
+
+def test_an_interrupt_at_any_line_disables_v1_layers():
+    def enable():
+        with enable_v1_layers():
+            pass
+
+    enable()
+    for line in itertools.count():
+        is_interrupted = interrupted_at(line, enable, KeyboardInterrupt)
+        if is_enabled():
+            gc.collect()  # frames of the interrupted function may refer to each other
+        assert not is_enabled(), line
+        if not is_interrupted:
+            break
 
 
 def test_blocks_in_several_threads_do_not_end_each_other():
