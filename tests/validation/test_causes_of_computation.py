@@ -816,3 +816,22 @@ def test_a_term_that_only_tf1_adds_twice_does_not_end_the_search():
 
     report = validate(Migration(tf1=tf1, port=Port, inputs=[ROWS, ROWS[::-1].copy()]), checks=["constant-weights"])
     assert report.findings and all(finding.confirmed for finding in report.findings), str(report)
+
+
+def chosen_by(inputs, training, *, chooser):
+    def values(name):
+        return dense(tf.nn.relu(dense(inputs, 4, f"{name}/hidden")), 3, f"{name}/out")
+
+    online, target = values("online"), values("target")
+    best = tf.one_hot(tf.argmax({"online": online, "target": target}[chooser], 1), 3)
+    return tf.reduce_sum(best * target, 1)
+
+
+def test_a_tensor_that_the_port_alone_takes_in_place_of_one_that_it_does_not_compute():
+    def model(inputs, training):
+        return chosen_by(inputs, training, chooser="online")
+
+    finding = only_finding_of(model, shim_port(chosen_by, chooser="target"), ROWS)
+    title = "ArgMax takes different tensors: MatMul_1 (TF1), MatMul_3 (port)"
+    assert finding.title == title, str(finding)
+    assert finding.confirmed == "with TF1's value here, the rest agrees"

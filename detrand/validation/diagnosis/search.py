@@ -297,13 +297,10 @@ class _Search:
         constants = self._trials.constants(trial)
         trial = replace(trial, depth=state.tf1.depth.get(op_of(trial.ends[0] or ""), 0))
         divergence = replace(divergence, attribute=attribute, count=trial.count, constants=constants)
-        mine, other = (each or "" for each in trial.ends)
-        if trial.substitution.right and trial.edge is not None and mine in state.tf1.matched:
-            taker = next((op for op in state.tf1.diverged if mine in op.inputs), None)
-            port_op = self._port.ops[trial.edge[0]]
-            if taker is not None and taker.type != port_op.type:  # a tensor in place of another one
-                taken = (mine,), (state.port.matched[other][0],)
-                divergence = replace(divergence, tf1=taker, port=port_op, taken=taken, takes_other=True, attributes={})
+        if not trial.suspects and (takers := self._takers_of_others(state, trial)):
+            tf1_op, port_op, mine, other = takers
+            taken = (mine,), (other,)
+            divergence = replace(divergence, tf1=tf1_op, port=port_op, taken=taken, takes_other=True, attributes={})
         if trial.exchanged:
             tf1 = tuple(tensor for tensor, _ in trial.exchanged)
             port = tuple(state.port.matched[tensor][0] for _, tensor in trial.exchanged)
@@ -315,7 +312,31 @@ class _Search:
         if not trial.suspects and not rest.diverged and (numbers := iterations_at(state, *trial.ends)):
             ops = self._tf1.ops[op_of(trial.ends[0] or "")], self._port.ops[op_of(trial.ends[1] or "")]
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
-        return trial, _confirmed(divergence, trial, rest_agrees=rest.agree)
+        # What TF1 computes the other tensor from is not in the port.
+        is_all = divergence.takes_other and not rest.port.diverged and not rest.differs
+        return trial, _confirmed(divergence, trial, rest_agrees=rest.agree or is_all)
+
+    def _takers_of_others(self, state: TraceComparison, trial: Trial) -> tuple[TracedOp, TracedOp, str, str] | None:
+        """Return ops of TF1 and the port, of which the port's takes a tensor in place of TF1's, both by TF1's names.
+
+        Ops of one type also take TF1's tensor where it is computed from the other one.
+        """
+        mine, other = (each or "" for each in trial.ends)
+        edge = trial.edge or next(iter(trial.substitution.edges), None)
+        if edge is not None and other in state.port.matched:
+            tf1_op = next((op for op in state.tf1.diverged if mine in op.inputs), None)
+            found = None if tf1_op is None else (tf1_op, self._port.ops[edge[0]], mine, state.port.matched[other][0])
+        else:
+            found = state.takers_of_others(mine, other)
+        if found is None:
+            return None
+        tf1_op, port_op, mine, other = found
+        if mine in state.tf1.matched:
+            return found if trial.substitution.right and tf1_op.type != port_op.type else None
+        before, end = self._tf1.ops.get(op_of(other)), self._tf1.ops.get(op_of(mine))
+        if before is None or end is None or end.name not in state.tf1.depth or state.tf1.leads_to([before], end):
+            return None
+        return found if tf1_op.type == port_op.type else None
 
     def _steps(self, state: TraceComparison, done: Substitution) -> _Steps:
         """Return what to substitute, one after the other, until more agrees; and the programs then."""

@@ -155,6 +155,44 @@ def test_groups_of_channels_of_another_size_have_another_shape():
     assert finding.title == "shape of an array differs: (2, 6, 6, 2, 4) (TF1), (2, 6, 6, 4, 2) (port)"
 
 
+def blocks(x, order):
+    x = ops.transpose(ops.reshape(x, (-1, 3, 2, 3, 2, 3)), (0, 1, 3, *order))
+    return ops.reshape(x, (-1, 3, 3, 12))
+
+
+def pixels(x, order):
+    x = ops.transpose(ops.reshape(x, (-1, 3, 3, 2, 2, 3)), (0, 1, *order))
+    return ops.reshape(x, (-1, 6, 6, 3))
+
+
+@pytest.mark.parametrize(
+    "function, by_hand, before, order, other",
+    [
+        (tf.nn.space_to_depth, blocks, (0, 1, 3), (2, 4, 5), (4, 2, 5)),
+        (tf.nn.depth_to_space, pixels, (0, 1), (3, 2, 4, 5), (4, 2, 3, 5)),
+    ],
+    ids=["space to depth", "depth to space"],
+)
+def test_a_transposition_by_hand_has_an_order_of_axes(function, by_hand, before, order, other):
+    shape = (2, 6, 6, 3) if by_hand is blocks else (2, 3, 3, 12)
+    images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+    def tf1(x, training):
+        return dense(function(x, 2), 2, "out")
+
+    def port(axes):
+        return lambda: keras.Sequential(
+            [
+                keras.layers.Lambda(lambda x: by_hand(x, axes)),
+                keras.layers.Dense(2, use_bias=False, name="out"),
+            ]
+        )
+
+    assert not findings(tf1, port(order), images)
+    (finding,) = findings(tf1, port(other), images)
+    assert finding.title == f"order of axes differs: {(*before, *order)} (TF1), {(*before, *other)} (port)"
+
+
 def generated(x, training):
     image = tf.reshape(tf.nn.relu(dense(x, 72, "hidden")), [-1, 3, 3, 8])
     return tf.nn.conv2d(image, v1.get_variable("out/kernel", (3, 3, 8, 2)), 1, "SAME")

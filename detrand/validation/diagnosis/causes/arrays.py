@@ -36,6 +36,8 @@ from detrand.validation.results import Fault, OwnForm
 
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
 _MOST_AXES = 5
+_MOST_TRANSPOSED = 6  # as of the blocks of an image with several channels
+_MOST_TRIED = 64  # elements, before all are compared
 _REARRANGE = MOVES - {"Reshape", "Tile"}
 _ELEMENTWISE = {*ACTIVATIONS, *ARITHMETIC, *CLIPS, "Abs", "Exp", "Log", "Neg", "Sqrt", "Rsqrt", "Square"} - {"Softmax"}
 _JOINING = {"ConcatV2", "Pack"}
@@ -67,6 +69,23 @@ def of_shapes(divergence: Divergence) -> Iterator[Cause]:
 def _of_two_shapes(tf1: tuple[int, ...], port: tuple[int, ...], then: str = "") -> Cause:
     remedy = f"reshape the array to {tf1} in the port{then}"
     return of_values("shape of an array", tf1, port, fault=Fault.AXES, remedy=remedy)
+
+
+def of_transposition(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the order of axes in which the port would transpose an array to what TF1 makes of it by other ops."""
+    op, (tf1, port) = divergence.port, divergence.values
+    order = op.constants.get("input 1") if op is not None and op.type == "Transpose" else None
+    if order is None or tf1 is None or port is None or "Transpose" in divergence.types[:1]:
+        return
+    if tf1.array is None or port.array is None or tf1.size != port.size or port.array.ndim > _MOST_TRANSPOSED:
+        return
+    elements, before = tf1.array.reshape(-1), port.array.transpose(np.argsort(order))
+    for axes in itertools.permutations(range(before.ndim)):
+        arranged = before.transpose(axes)
+        if are_close(arranged.flat[:_MOST_TRIED], elements[:_MOST_TRIED]) and are_close(arranged.ravel(), elements):
+            remedy = f"transpose the array to {axes} in the port"
+            yield of_values("order of axes", axes, tuple(map(int, order)), fault=Fault.AXES, remedy=remedy)
+            return
 
 
 def of_arrangement(divergence: Divergence) -> Iterator[Cause]:

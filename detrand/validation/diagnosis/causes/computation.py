@@ -25,6 +25,7 @@ from detrand.validation.diagnosis.causes.arrays import (
     of_scale,
     of_shapes,
     of_softmaxes,
+    of_transposition,
 )
 from detrand.validation.diagnosis.causes.cause import Cause, in_one_program, is_close, of_hyperparameter, of_values
 from detrand.validation.diagnosis.causes.ops import of_draws, of_exchanged_tensors, of_inputs, of_ops, of_uses
@@ -90,6 +91,8 @@ def causes(
         return shapes
     if divergence is not None and (softmaxes := tuple(of_softmaxes(divergence))):
         return softmaxes
+    if divergence is not None and (transpositions := tuple(of_transposition(divergence))):
+        return transpositions
     possible = [] if divergence is None else unconfirmed(divergence)
     if divergence is not None:
         windows = list(of_windows(divergence))

@@ -39,7 +39,6 @@ class TraceComparison:
     Attributes:
       tf1: TF1's side.
       port: the port's side.
-      pairs: the first ops that diverge, TF1's and the port's; an op that the other program does not have stands alone.
     """
 
     def __init__(self, tf1: Trace, port: Trace, rtol: float):
@@ -339,6 +338,26 @@ class TraceComparison:
             return tf1, port
         others = [name for name in port if name not in tf1]
         return tf1, tuple(name if name in port else others.pop(0) if others else "" for name in tf1)
+
+    def takers_of_others(self, tf1_tensor: str, port_tensor: str) -> tuple[TracedOp, TracedOp, str, str] | None:
+        """Return the first ops of one type that take different tensors, on one way of such ops to two tensors.
+
+        Returned, too, are what TF1's op takes, and what the port's takes, by TF1's names.
+        """
+        tf1_op, port_op = self.tf1.trace.ops.get(op_of(tf1_tensor)), self.port.trace.ops.get(op_of(port_tensor))
+        while tf1_op is not None and port_op is not None and tf1_op.type == port_op.type:
+            pairs = [
+                (mine, other)
+                for number, (mine, other) in enumerate(zip(tf1_op.inputs, port_op.inputs, strict=False))
+                if f"input {number}" not in port_op.constants and mine not in self.port.matched.get(other, ())
+            ]
+            if len(pairs) != 1:
+                return None
+            ((mine, other),) = pairs
+            if other in self.port.matched:
+                return tf1_op, port_op, mine, self.port.matched[other][0]
+            tf1_op, port_op = self.tf1.trace.ops.get(op_of(mine)), self.port.trace.ops.get(op_of(other))
+        return None
 
     def _equal_in_tf1(self, tensor: str) -> Sequence[str]:
         """Return the tensors of TF1 that are equal to one of it, as far as the port has them, too."""
