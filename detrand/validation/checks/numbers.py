@@ -95,7 +95,7 @@ def numbers_of_loss(
             # Any loss has some factor for each term, so that of a term is a rounder number than a constant.
             digits = 1 if other is None else 3 if unknown.name else 2
             needed = equation.solution(unknown.value, start, known if unknown.name else [], digits)
-            if needed is not None and is_right(unknown, needed):
+            if needed is not None and (needed or unknown.name) and is_right(unknown, needed):  # a term is not 0 times
                 wanted = unknown.op.type, unknown.name, needed
                 same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
                 yield _described(unknown, needed, next(same, None), state.port.trace)

@@ -84,6 +84,7 @@ class Divergence:
       is_swap: whether tensors are taken in each other's places.
       takes_other: whether the port's op takes a tensor in place of the one that TF1's op, of a different type, takes.
       layer_order: the layers that the programs compute in different orders, if that is what differs.
+      is_edit: whether an edit of the port's ops makes the outputs agree.
     """
 
     tf1: TracedOp | None
@@ -116,6 +117,7 @@ class Divergence:
     is_swap: bool = False
     takes_other: bool = False
     layer_order: LayerOrder | None = None
+    is_edit: bool = False
 
     @property
     def op(self) -> str:

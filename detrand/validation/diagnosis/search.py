@@ -21,10 +21,11 @@ from detrand.comparison.values import OUTPUT, leaves_by_path
 from detrand.validation.audit.hyperparameters import BATCH_AXIS
 from detrand.validation.diagnosis.candidates import iterations_at
 from detrand.validation.diagnosis.divergence import Divergence, confirmation, one_for_each_fault
+from detrand.validation.diagnosis.edits import Edits
 from detrand.validation.diagnosis.layer_order import differing_order
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.tensors import RTOLS, match, tensor_differences
-from detrand.validation.diagnosis.op_kinds import is_in
+from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, is_in, only_in
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.diagnosis.substitutes import Substitutes, heals
 from detrand.validation.diagnosis.trace import with_dilations
@@ -144,6 +145,10 @@ class _Search:
         self._substitutes = self._substitutes_of(self._trials)
         self._audited = list(self._trials.of_hyperparameters(self._hyperparameters))
 
+    @property
+    def _edits(self) -> Edits:
+        return Edits(self._port, self._substitutes)
+
     def _substitutes_of(self, trials: Trials) -> Substitutes:
         return Substitutes(trials, self._differing, RTOLS[1] if self.is_fine else RTOLS[0])
 
@@ -208,7 +213,9 @@ class _Search:
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
             if not steps:
-                return [*found, (None, state.divergence())]
+                return [*found, (None, self._edits.divergence(state, done) or state.divergence())]
+            if not easy and not _is_plain(steps, state_then) and (edit := self._edits.divergence(state, done)):
+                return [*found, (None, edit)]
             for trial, _ in steps:
                 done = done.and_also(trial.substitution)
             found += steps
@@ -363,6 +370,16 @@ class _Search:
             left = self._substitutes.in_attributes(now, given, trial.ends, last.diverged) if trial.suspects else None
             return [*steps, self._described(now, *(left or (trial, last)))], last
         return [self._described(state, trial, rest)], rest
+
+
+def _is_plain(steps: Sequence[tuple[Trial, Divergence]], then: TraceComparison) -> bool:
+    """Return whether steps after which the programs agree show what differs: a number, or one op of one program."""
+    trial, divergence = steps[0]
+    if len(steps) > 1 or then.differs or not trial.words:
+        return False
+    only = [{*kinds} - PLUMBING - MOVES for kinds in only_in(*divergence.regions)]
+    is_named = trial.exchanged or divergence.iterations or divergence.masking or any(divergence.drawing)
+    return bool(trial.suspects or is_named) or (sum(map(len, only)) == 1 and not divergence.takes_other)
 
 
 def _of_hyperparameter(

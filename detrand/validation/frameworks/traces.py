@@ -31,6 +31,7 @@ DILATED = "dilated by other ops"  # among the attributes of an op that TensorFlo
 DIVISOR, OF_ALL = "divisor", "n"
 # The order in which ops that move elements between channels and space have those of a block, as an attribute.
 ORDER_OF_CHANNELS, OF_TENSORFLOW = "order of channels", "row, column, channel"
+ORDER_OF_OPERANDS, EXCHANGED_BRANCHES = "attribute order of operands", "attribute exchanged branches"
 GATHERS = ("ResourceGather", "ResourceGatherNd")
 _READS = {"ReadVariableOp", "VariableV2"}
 _COPIES = {"Identity", "Cast"}
@@ -82,6 +83,10 @@ class TracedPort(Protocol):
 
     def constant(self, tensor: str) -> np.ndarray | None:
         """Return the array that a tensor is, if it is a constant."""
+
+    def array(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor holds where nothing is substituted, as far as that is known without a run."""
+        return self.constant(tensor)
 
     def layers_of(self, scope: str) -> set[str]:
         """Return the port's own scopes of the variables that are in a scope in TF1."""
@@ -459,6 +464,10 @@ class RecordedPort(TracedPort):
     def constant(self, tensor: str) -> np.ndarray | None:
         """Return the array that a tensor is, if it is a constant."""
         return self.arrays[tensor] if tensor in self.constants else None
+
+    def array(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor holds where nothing is substituted."""
+        return self.arrays.get(tensor)
 
     def layers_of(self, scope: str) -> set[str]:
         """Return the port's own scopes of the variables that are in a scope in TF1."""

@@ -30,6 +30,7 @@ from detrand.validation.diagnosis.op_kinds import (
     is_unknown,
     kind,
     kind_of,
+    only_in,
 )
 from detrand.validation.frameworks.traces import TracedOp, Value
 from detrand.validation.results import Fault, OwnForm
@@ -40,7 +41,7 @@ _MOST_TRANSPOSED = 6  # as of the blocks of an image with several channels
 _MOST_TRIED = 64  # elements, before all are compared
 _REARRANGE = MOVES - {"Reshape", "Tile"}
 _ELEMENTWISE = {*ACTIVATIONS, *ARITHMETIC, *CLIPS, "Abs", "Exp", "Log", "Neg", "Sqrt", "Rsqrt", "Square"} - {"Softmax"}
-_JOINING = {"ConcatV2", "Pack"}
+_JOINING, _IN_PRODUCTS = {"ConcatV2", "Pack"}, {"MatMul", "Einsum"}
 
 
 def of_shapes(divergence: Divergence) -> Iterator[Cause]:
@@ -281,6 +282,8 @@ def _in_one_rank(operands: Sequence[Value]) -> list[tuple[int, ...]]:
 
 def of_moves(divergence: Divergence) -> Iterator[Cause]:
     """Yield how the programs move numbers, where they compute nothing else on the way to where both agree again."""
+    if not set().union(*only_in(*divergence.regions)) <= MOVES | PLUMBING | _IN_PRODUCTS:
+        return
     moves = [[op for op in region if kind(op) in MOVES] for region in divergence.regions]
     loops = [any(op.body for op in region) for region in divergence.regions]  # which move numbers by other ops
     if loops[0] != loops[1] or [kind(op) for op in moves[0]] == [kind(op) for op in moves[1]]:

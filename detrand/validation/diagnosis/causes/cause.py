@@ -13,7 +13,13 @@ import numpy as np
 
 from detrand.validation.audit.hyperparameters import ACTIVATION, BATCH_AXIS, INITIAL_RMS, MOMENTUM, OPTIMIZER, RATE
 from detrand.validation.diagnosis.op_kinds import kind
-from detrand.validation.frameworks.traces import DIVISOR, ORDER_OF_CHANNELS, TracedOp
+from detrand.validation.frameworks.traces import (
+    DIVISOR,
+    EXCHANGED_BRANCHES,
+    ORDER_OF_CHANNELS,
+    ORDER_OF_OPERANDS,
+    TracedOp,
+)
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 CLOSE = 1e-4  # relative tolerance for a ratio that is a number with a meaning
@@ -136,6 +142,8 @@ _ATTRIBUTES = {
     "attribute half_pixel_centers": "pixel centers in a resize",
     f"attribute {ORDER_OF_CHANNELS}": "order of the channels of a block",
     "attribute block_size": "size of the blocks",
+    ORDER_OF_OPERANDS: "order of the operands",
+    EXCHANGED_BRANCHES: "branches of a condition",
     f"attribute {DIVISOR}": "divisor of the variance of n elements",
 }
 # Names of attributes that mean something else in other ops.
@@ -220,6 +228,8 @@ def slice_in_words(op: TracedOp | None) -> str:
 def computes_with_number(op: TracedOp, computed: str | None = None) -> str:
     """Return what an arithmetic op does in words, with the constant that it takes, or a number that is computed."""
     number = number_of(op, computed)
+    if kind(op) == "Mul" and len({*op.inputs}) == 1:
+        return "squares"
     if "input 0" in op.attributes and kind(op) in _TO_NUMBERS:
         return _TO_NUMBERS[kind(op)].format(number)
     return f"{ARITHMETIC[kind(op)]} {number}"

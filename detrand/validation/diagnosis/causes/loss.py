@@ -74,8 +74,10 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     found += [] if divergence.confirmed else weights
     if not found:
         general = causes(replace(divergence, uses=(frozenset(), frozenset())))
-        found += [] if divergence.attribute else _of_other_inputs(divergence, inputs)
-        found += [each for each in general if each.fault is not Fault.ACTIVATION] or weights
+        is_more = bool(divergence.confirmed) and bool(divergence.regions[0]) != bool(divergence.regions[1])
+        found += [] if divergence.attribute or is_more else _of_other_inputs(divergence, inputs)
+        named = [each for each in general if divergence.is_edit or each.fault is not Fault.ACTIVATION]
+        found += named or weights
     names = [name for name in divergence.attributes if name.startswith("input ")]
     if not found and names and divergence.confirmed:
         op_type = divergence.types[0]

@@ -33,11 +33,19 @@ from detrand.validation.diagnosis.causes.cause import (
     of_values,
     op_with_constants,
     slice_in_words,
+    use_order,
 )
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, is_in, kind, padded_window
-from detrand.validation.frameworks.traces import CONVOLUTIONS, DIVISOR, ORDER_OF_CHANNELS, TracedOp
+from detrand.validation.frameworks.traces import (
+    CONVOLUTIONS,
+    DIVISOR,
+    EXCHANGED_BRANCHES,
+    ORDER_OF_CHANNELS,
+    ORDER_OF_OPERANDS,
+    TracedOp,
+)
 from detrand.validation.results import AuditedHyperparameter, Fault, OwnForm
 
 _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
@@ -62,8 +70,11 @@ def of_attributes(divergence: Divergence) -> Iterator[Cause]:
                 cause = _of_mode(tf1_trains=tf1 == "True", port_trains=port == "True")
             elif name == "attribute padding":
                 cause = _of_padding(tf1, port, divergence.types[0])
+            elif name == EXCHANGED_BRANCHES:
+                title, remedy = "the two branches of a condition are exchanged", "exchange the two branches in the port"
+                cause = Cause(title, fault=Fault.ORDER, remedy=remedy)
             else:
-                cause = of_values(words, tf1, port)
+                cause = of_values(words, tf1, port, remedy=use_order(tf1) if name == ORDER_OF_OPERANDS else None)
             form = _OWN_FORMS.get((divergence.types[0], name)) or _OWN_FORMS.get(name)
             yield cause._replace(own_form=(form, tf1)) if form else cause
 
@@ -270,8 +281,9 @@ def of_arithmetic(divergence: Divergence, *only: Counter[str]) -> Iterator[Cause
         for ops, region in zip(both, regions, strict=True)
     )
     is_factor = {kind(op) for ops in both for op in ops} <= {"Mul", "RealDiv"} and max(map(len, both)) > 1
-    if is_arithmetic and not is_factor:
-        of_tf1, of_port = (", then ".join(map(computes_with_number, ops)) for ops in both)
+    in_words = [", then ".join(map(computes_with_number, ops)) for ops in both]
+    if is_arithmetic and not is_factor and in_words[0] != in_words[1]:
+        of_tf1, of_port = in_words
         yield of_values("arithmetic", of_tf1, of_port, remedy=f"compute the same in the port: TF1 {of_tf1}")
         return
     for side, (who, region, kinds, others) in enumerate(

@@ -117,7 +117,9 @@ class TraceComparison:
         for who, mine, other in (("TF1", self.tf1, self.port), ("the port", self.port, self.tf1)):
             if len(mine.trace.outputs) != 1 or len(other.trace.outputs) != 1:
                 return None
-            left, others = _terms(mine.trace), _terms(other.trace)
+            (left, _), (others, zeros) = _terms(mine.trace), _terms(other.trace)
+            if zeros:  # one of them may be the counterpart of a term that is not 0
+                continue
             total, other_total = sum(left.values()), sum(others.values())
             for value in others.values():
                 same = (name for name, each in left.items() if math.isclose(each, value, rel_tol=self._rtol))
@@ -418,15 +420,15 @@ def _differ(name: str, tf1: TracedOp, port: TracedOp) -> bool:
     return not np.allclose(arrays[0].reshape(-1), arrays[1].reshape(-1), rtol=RTOLS[0], atol=0)
 
 
-def _terms(trace: Trace) -> dict[str, float]:
-    """Return the tensors whose sum an only output is, with what they are, but for zeros; none if it is no number.
+def _terms(trace: Trace) -> tuple[dict[str, float], int]:
+    """Return the tensors whose sum an only output is, with what they are, but for zeros, and how many zeros there are.
 
-    What does not depend on the inputs is not known, and counts as one.
+    There are none if it is no number. What does not depend on the inputs is not known, and counts as one.
     """
     (output,) = trace.outputs.values()
     total = trace.values.get(output)
     if total is None or total.size != 1:
-        return {}
+        return {}, 0
     terms, unknown = dict[str, float](), list[str]()
 
     def add(name: str) -> None:
@@ -442,8 +444,9 @@ def _terms(trace: Trace) -> dict[str, float]:
     add(output)
     rest = float(total.elements[0]) - sum(terms.values())
     if unknown and abs(rest) > RTOLS[1] * abs(float(total.elements[0])):
-        terms[unknown[0]] = rest
-    return {name: value for name, value in terms.items() if value}
+        terms[unknown.pop(0)] = rest
+    found = {name: value for name, value in terms.items() if value}
+    return found, len(unknown) + len(terms) - len(found)
 
 
 def _compare_values(tf1: Value | None, port: Value | None) -> LeafComparison | None:
