@@ -212,10 +212,11 @@ class _Search:
                 return [*found, (None, _of_term(state, *term))]
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
-            if not steps:
-                return [*found, (None, self._edits.divergence(state, done) or state.divergence())]
-            if not easy and not _is_plain(steps, state_then) and (edit := self._edits.divergence(state, done)):
-                return [*found, (None, edit)]
+            # What follows a divergence that is not exact may be one more place of the same fault.
+            is_clear = not easy and not _is_plain(steps, state_then) and all(each.is_exact for _, each in found)
+            edit = self._edits.divergence(state, done) if is_clear else None
+            if edit is not None or not steps:
+                return [*found, (None, edit or state.divergence())]
             for trial, _ in steps:
                 done = done.and_also(trial.substitution)
             found += steps
@@ -374,9 +375,9 @@ class _Search:
 
 def _is_plain(steps: Sequence[tuple[Trial, Divergence]], then: TraceComparison) -> bool:
     """Return whether steps after which the programs agree show what differs: a number, or one op of one program."""
-    trial, divergence = steps[0]
-    if len(steps) > 1 or then.differs or not trial.words:
+    if len(steps) != 1 or then.differs or not steps[0][0].words:
         return False
+    ((trial, divergence),) = steps
     only = [{*kinds} - PLUMBING - MOVES for kinds in only_in(*divergence.regions)]
     is_named = trial.exchanged or divergence.iterations or divergence.masking or any(divergence.drawing)
     return bool(trial.suspects or is_named) or (sum(map(len, only)) == 1 and not divergence.takes_other)
