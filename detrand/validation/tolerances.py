@@ -57,8 +57,8 @@ class OutputTolerances:
             if not any(map(tolerance.covers, paths)):
                 raise MigrationError(
                     f"tolerances of {migration}: {tolerance.of!r} matches no output; the outputs are "
-                    f"{', '.join(paths)}; * stands for any letters; tolerances of other values that training computes "
-                    "belong in TrainStep(tolerances=...)"
+                    f"{', '.join(paths)}; * stands for any characters; tolerances of other values that training "
+                    "computes belong in TrainStep(tolerances=...)"
                 )
 
     def __str__(self) -> str:

@@ -236,7 +236,7 @@ def _check_before(runner: Runner, progress: Progress, checks: Sequence[str]) -> 
         if not any(is_metric_of(of, path) for path in vectors):
             raise MigrationError(
                 f"metrics of {migration.name}: {of!r} is no output with vectors along its last axis; these are "
-                f"{', '.join(vectors) or 'none'}; * stands for any letters"
+                f"{', '.join(vectors) or 'none'}; * stands for any characters"
             )
 
 
