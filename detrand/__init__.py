@@ -1,4 +1,4 @@
-"""Prove that a TensorFlow 1 model and its port to TensorFlow 2 or Keras 3 compute the same numbers.
+"""Prove that a TensorFlow 1 model and its port to TensorFlow 2, Keras 3, PyTorch or Flax compute the same numbers.
 
 Everything public is an attribute of this module and is loaded on first use: ``import detrand`` and ``detrand.philox``
 import no TensorFlow. The public names are listed in ``__init__.pyi``. The packages and modules are listed from top to
@@ -12,15 +12,17 @@ bottom, and imports run down the list:
 - `steps`: training steps, recorded and compared.
 - `random_op_diff`: the first difference between the random ops of two programs.
 - `random_tool`: `DeterministicRandomTestTool`.
-- `adapters`: a stream's numbers in TensorFlow, Keras 3 and tf_keras, a module for each way of executing.
+- `adapters`: a stream's numbers in TensorFlow, Keras 3, tf_keras, PyTorch and Flax, a module for each way of executing.
 - `shim`: TF1 code inside a layer.
 - `variables`: the variables of a program, by name.
 - `comparison`: nested structures of numbers, compared.
 - `seeding`: the op seed and run of each random op; the line of user code that a message names.
 - `philox`: the numbers themselves, in NumPy.
-- `_patching`: the private names of TensorFlow and Keras, and the functions that are replaced.
-- `scopes`, `packages`, `arguments`, `errors`: context managers that are entered once; packages that may be missing;
-  argument checks and the words of messages; exceptions.
+- `_patching`: the private names of TensorFlow, Keras, PyTorch, JAX and Flax, and the functions that are replaced.
+- `scopes`, `changes`: context managers that are entered once; changes that are undone when a block ends.
+- `files`, `packages`: files that are written whole; packages that may be missing.
+- `arguments`, `errors`, `remedies`: argument checks and the words of messages; exceptions; what to do about those that
+  TF1 code raises.
 """
 
 from __future__ import annotations

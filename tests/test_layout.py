@@ -232,7 +232,7 @@ def modules_missing_from_their_package():
     return [
         f"detrand.{name}"
         for name in SOURCES
-        if "." in name and f"`{name.rpartition('.')[2]}`" not in (ast.get_docstring(TREES[name.rpartition(".")[0]]))
+        if name and f"`{name.rpartition('.')[2]}`" not in (ast.get_docstring(TREES[name.rpartition(".")[0]]))
     ]
 
 
@@ -292,7 +292,7 @@ def unasserted_tests():
 
 def folders_of_tests_without_package():
     """Return the folders of tests/ that mirror no package."""
-    own = {"support", "conformance", "sound_migrations", "faults", "interrupts", "documented", "random_programs"}
+    own = {"conformance", "sound_migrations", "faults", "interrupts", "random_programs"}
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     return [f"tests/{folder}" for folder in folders if folder.name not in own and not (PACKAGE / folder).is_dir()]
 
