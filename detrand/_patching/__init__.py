@@ -1,4 +1,4 @@
-"""The private names of TensorFlow and Keras that detrand uses, and the machinery that replaces some of them.
+"""The private names of each framework that detrand uses, and the machinery that replaces some of them.
 
 - `patches`: checked, reversible replacement of functions (`Target`, `Patches`, `Shared`).
 - `tensorflow`: eager kernels, seeds, control flow and other names of TensorFlow that have no module of their own here.
@@ -14,7 +14,6 @@
 - `flax`: what Flax draws with, its modules in a trace, and what an optimizer of optax is made of.
 
 A module here has targets of patches, and small functions that read private state. What detrand does with these names is
-in the other packages, which name nothing private. If a release of TensorFlow or Keras renames one of them, entering a
-scope raises `PatchError` with the name: change the `Target` that has it. A new `Target` goes into the module of its
-topic.
+in the other packages, which name nothing private. If a release of a framework renames one of them, entering a scope
+raises `PatchError` with the name: change the `Target` that has it. A new `Target` goes into the module of its topic.
 """

@@ -19,7 +19,7 @@ Keras:
 
 PyTorch and Flax:
 
-- `modules`: what their dropout draws.
+- `modules`: what their layers and random functions draw.
 
 Shared by all:
 
