@@ -14,8 +14,8 @@ From a migration to a report, from top to bottom:
 - `checks` (a package): each check, and what it depends on. A new one goes into `checks.registry.CHECKS`, a run config
   that it needs into `reference.run_configs_of`.
 - `outcomes` (a package): two outcomes are compared, and a difference is explained by findings.
-- `runner`: runs either program once in each run config, gives a port TF1's op seeds if only the order of its random
-  ops differs, and finds the first divergence.
+- `runner`: runs either program once in each run config, pairs variables whose names differ, and finds where the
+  programs diverge.
 - `probe`: other inputs, where those of the migration do not show some faults.
 - `reference`: where TF1's numbers come from: `programs.tf1`, or the answers of a golden file.
 - `golden`: what a golden file holds; `comparison.structures` writes and reads it.

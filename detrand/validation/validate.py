@@ -70,6 +70,7 @@ def validate(
 
     The checks run in this order:
 
+    - ``tf1-as-recorded``, for a graph file with original outputs: the graph computes here what TensorFlow 1 computed.
     - ``variables-created-once``: the port creates its variables in its first call only.
     - ``variables-match``: both programs have the same variables.
     - ``initializers-match``: the port's own initial values are TF1's.
