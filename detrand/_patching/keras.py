@@ -41,6 +41,12 @@ def is_seed_state(variable: Any) -> bool:
     return is_instance_of_loaded(variable, "keras", "Variable") and variable.name == "seed_generator_state"
 
 
+def generators_of(layer: Any) -> list[Any]:
+    """Return the generators of random numbers of a layer of Keras 3 or tf_keras."""
+    found = (getattr(layer, name, None) for name in ("seed_generator", "_random_generator"))
+    return [generator for generator in found if generator is not None]
+
+
 def flattened_layers(layer: Any) -> Iterator[Any]:
     """Yield a layer of Keras 3 or tf_keras and all layers in it."""
     return iter(layer._flatten_layers())

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand._patching.keras import (
+    generators_of,
     is_instance_of_loaded,
     layer_names_counted_anew,
     other_backend_of,
@@ -525,8 +526,8 @@ class Port:
         """Return the lines that make the layers with a generator of random numbers, by the seed that it is given."""
         found = defaultdict[int, list[str]](list)
         for layer in parts_of(self.variables) if is_layer_or_module(self.variables) else ():
-            for name in ("seed_generator", "_random_generator"):  # of Keras 3 and of tf_keras
-                seed, line = own_seed_of(getattr(layer, name, None))[0], self.sites.line_of(layer)
+            for generator in generators_of(layer):
+                seed, line = own_seed_of(generator)[0], self.sites.line_of(layer)
                 if seed is not None and line:
                     found[seed].append(line)
         return found
