@@ -19,6 +19,11 @@ _WITH_TENSORFLOW = ("tensorflow", "tf_keras", "keras")  # only what needs Tensor
 _BY_ITSELF = ("ml_dtypes", "rich")
 
 
+def install(extra: str = "") -> str:
+    """Return the command that installs detrand with its dependencies, and those of an extra, for a message."""
+    return f"pip install '.[{extra}]' in a checkout of detrand" if extra else "pip install . in a checkout of detrand"
+
+
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported; a folder of that name without an ``__init__.py`` is no package."""
     if package in sys.modules:
@@ -45,7 +50,7 @@ def needed_by(what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in _WITH_TENSORFLOW:
             package = package if is_installed("tensorflow") else "tensorflow"
-            remedy = "Install detrand with its dependencies: pip install detrand"
+            remedy = f"Install detrand with its dependencies: {install()}"
         elif package in _BY_ITSELF:
             remedy = f"Install it: pip install {package}"
         else:

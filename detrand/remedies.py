@@ -1,10 +1,12 @@
-"""What to do about the exceptions that TF1 code raises in TensorFlow 2, by their messages: `remedy_of`."""
+"""Remedies for the exceptions that TF1 code raises in TensorFlow 2, by their messages: `remedy_of`."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable
+
+from detrand.packages import install
 
 _WRITE_FUNCTION = "write @tf.function above @detrand.track_tf1_style_variables, so that the method builds a graph"
 _IMPORT_V1 = "write `import tensorflow.compat.v1 as tf` in place of `import tensorflow as tf`"
@@ -106,8 +108,8 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "return the torch.nn.Module itself from port, not a function that calls it: its inputs are then tensors of "
         "PyTorch",
     ),
-    (r"No module named 'torch'", "install PyTorch: pip install 'detrand[torch]'"),
-    (r"No module named '(flax|optax)'", "install Flax and optax: pip install 'detrand[flax]'"),
+    (r"No module named 'torch'", f"install PyTorch: {install('torch')}"),
+    (r"No module named '(flax|optax)'", f"install Flax and optax: {install('flax')}"),
     (r"No module named 'tensorflow(?P<module>)\.(?P<name>contrib[\w.]*)", _of_missing_name),
     (
         r"No module named 'tensorflow\.examples",

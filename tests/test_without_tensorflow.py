@@ -123,7 +123,7 @@ for name in detrand.__all__:
     lines = run_without(NUMPY_ONLY, code).stdout.splitlines()
     needed = "needs the package tensorflow, which is not installed. Install detrand with its dependencies: pip install"
     assert lines == [
-        f"{name}: detrand.{name} {needed} detrand" if name in NEED_TENSORFLOW else f"{name} works"
+        f"{name}: detrand.{name} {needed} . in a checkout of detrand" if name in NEED_TENSORFLOW else f"{name} works"
         for name in detrand.__all__
     ]
 

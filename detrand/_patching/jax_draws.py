@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from detrand.errors import PatchError, ScopeError
+from detrand.packages import install
 
 try:
     from jax._src import callback as jax_callback
@@ -28,7 +29,7 @@ try:
 except (ImportError, AttributeError) as error:
     raise PatchError(
         f"detrand supports JAX 0.7 or newer, but JAX {jax.__version__} lacks a private name that detrand uses "
-        f"({error}). Install another release of JAX (pip install 'detrand[jax]'), or a newer detrand."
+        f"({error}). Install another release of JAX ({install('jax')}), or a newer detrand."
     ) from error
 
 _REMEDY = (

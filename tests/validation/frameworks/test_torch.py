@@ -712,7 +712,7 @@ def test_a_module_that_is_not_installed_is_named(monkeypatch):
     def port():
         raise ModuleNotFoundError("No module named 'torch'")
 
-    with pytest.raises(MigrationError, match=r"install PyTorch: pip install 'detrand\[torch\]'"):
+    with pytest.raises(MigrationError, match=r"install PyTorch: pip install '\.\[torch\]' in a checkout"):
         validate(of_images(port))
 
 
