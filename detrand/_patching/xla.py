@@ -83,7 +83,7 @@ def vectorizing() -> Iterator[None]:
 
 
 def part_without_state() -> str | None:
-    """Return the part of a program to which ops are added, if XLA or TensorFlow lets no op count its runs in it."""
+    """Return the part of a program to which ops are added, if no op can count its runs there in XLA or TensorFlow."""
     graph = ops.get_default_graph()
     while graph is not None:
         if isinstance(graph, while_v2._WhileBodyGradFuncGraph):

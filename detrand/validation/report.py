@@ -175,12 +175,12 @@ class Report:
     def evidence(self) -> dict[str, str]:
         """The details of checks by name; in place of a divergence that an earlier check shows, that check is named."""
         found: dict[str, str] = {}
-        told: dict[str, str] = {}
+        shown: dict[str, str] = {}
         for check in self.checks:
             kept, again, as_in = list[str](), list[str](), list[str]()
             for paragraph in check.details.split("\n\n") if check.details else ():
                 is_place = paragraph in check.divergences  # by how much the numbers differ there is less important
-                first = told.setdefault("\n".join(paragraph.splitlines()[:3]) if is_place else paragraph, check.name)
+                first = shown.setdefault("\n".join(paragraph.splitlines()[:3]) if is_place else paragraph, check.name)
                 (kept if first == check.name else again).append(paragraph)
                 as_in += [first] if is_place and first != check.name else []
             start = [f"Diverges as in {and_more(dict.fromkeys(as_in), 3)}."] if as_in else again
@@ -256,10 +256,10 @@ def _is_one_known_fault(findings: Sequence[Finding]) -> bool:
 
 
 def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings without what no value tells and what shows only where it matters which variable is which.
+    """Return findings without the vague ones that constant weights do not show.
 
-    It does not matter with constant weights. If these show a fault, it may be why the names are not known, and what
-    follows from wrong pairs of variables is no fault.
+    With constant weights, it does not matter which variable is which. If that check shows a confirmed fault, the names
+    may be unknown because of it. Then vague findings of other checks may come from wrongly paired variables.
     """
     computations = [each for each in findings if each.kind == "computation"]
     if not any("constant-weights" in each.checks and each.confirmed for each in computations):
@@ -271,7 +271,7 @@ def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding
     )
 
 
-# What tells only that ops or tensors differ.
+# Faults that name no value: they say only that ops or tensors differ.
 _OF_NO_VALUE = {Fault.OTHER, Fault.MULTIPLE, Fault.UNEXPLAINED, Fault.POSSIBLE, Fault.OPS, Fault.ONLY_IN_ONE}
 
 

@@ -209,8 +209,8 @@ _NUMBER_OF_NAME = re.compile(r"(?:_\d+)+(?=[/:, )]|$)")  # of an iteration, or o
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with one for each fault; those without a cause come last.
 
-    Checks that show the same fault at the same lines tell it once. So does one that shows it at several lines, or at
-    one line of a block that is used again and again.
+    A fault that several checks show at the same lines becomes one finding. So does a fault that one check shows at
+    several lines, or at one line of a block that runs repeatedly.
     """
     by_fault: dict[tuple[str, str], Finding] = {}
     keys: dict[object, tuple[str, str]] = {}  # of the computations at two places, and of those alike at two lines

@@ -352,7 +352,7 @@ class Runner:
         return not compare(other.regularization_loss, port.regularization_loss, rtol=1e-5, atol=0.0, equal_nan=True)
 
     def diagnosis(self, config: RunConfig, differing: Collection[str]) -> Diagnosis:
-        """Return where the programs diverge, of which the outputs at some paths differ."""
+        """Return where the programs diverge, given the paths of the outputs that differ."""
         asked = replace(config, op_seeds=())
         self._built.clear()  # a diagnosis needs much memory
         tf1 = self.tf1.trace(asked)
@@ -426,7 +426,7 @@ class Runner:
     def stop_in_one_program(
         self, variables: Collection[str]
     ) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
-        """Return which program alone stops gradients of variables, where, and of which; see `stop_of_gradients`."""
+        """Return the one program that stops gradients of variables, where, and of which; see `stop_of_gradients`."""
         tf1, config = self.tf1, self.port(TRAINING).config
         with passing_over():  # a program that cannot be traced
             port = traced_port(self.migration, config, tf1.shapes(), tf1.outcome(TRAINING).initial).run()

@@ -1,4 +1,4 @@
-"""The terms of a loss: `differences_of_terms` tells which one differs where two programs add and average differently.
+"""The terms of a loss: `differences_of_terms` finds what differs where two programs add and average differently.
 
 A loss is often a sum of means, and two programs may add before they average, or after. So each loss is multiplied out:
 it is the sum of tensors times weights, where the weights say how the tensor is summed, averaged and multiplied. Terms
@@ -294,7 +294,7 @@ def _total(terms: Sequence[Term]) -> float:
 def _with_equal_beside(
     wholes: Sequence[Sequence[Term]], terms: tuple[Sequence[Term], Sequence[Term]]
 ) -> tuple[Sequence[Term], Sequence[Term]]:
-    """Return terms of both programs with all others that the op adds which adds these, if the others are equal.
+    """Return the terms of both programs, extended by the other terms that the same op adds, if those are equal.
 
     An example is the constant in a KL divergence.
     """
@@ -308,7 +308,10 @@ def _with_equal_beside(
 
 
 def _with_penalties_in_one(terms: Sequence[Term], all_terms: Sequence[Term]) -> list[Term]:
-    """Return terms with those of variables only, which one program may add up before they are known, as one."""
+    """Return terms with all penalties as one term: one program may add them up in advance.
+
+    A penalty depends on variables only.
+    """
     penalties = [term for term in terms if not term.is_of_inputs]
     if len(penalties) < 2:
         return list(terms)

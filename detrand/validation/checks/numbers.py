@@ -73,10 +73,11 @@ def numbers_of_loss(
     terms: bool,
     other: tuple[Migration, float] | None = None,
 ) -> list[Number]:
-    """Return the numbers of the port any one of which makes its only output, a loss, TF1's, if it is another number.
+    """Return the numbers in the port's loss that explain the difference.
 
-    They are its constants; if it is none of these, and terms are asked for, the factors of its terms. The loss of
-    other outputs, and what it is in TF1, show which of them are right by chance; without them, fewer digits count.
+    With another value for any one of them, the loss is TF1's. They are its constants; if it is none of these, and terms
+    are asked for, the factors of its terms. The loss of other outputs, and what it is in TF1, show which of them are
+    right by chance; without them, fewer digits count.
     """
     port = traced_port(migration, config, tf1_shapes, initial)
     state = TraceComparison(tf1, port.run(), RTOLS[0])
@@ -252,7 +253,7 @@ def _candidates(known: Sequence[float]) -> Iterator[float]:
 
 
 def _of_few_digits(now: float, value: float, width: float, digits: int) -> Iterator[float]:
-    """Yield the numbers of few digits that a solution may be, if it is exact enough to tell them from any others."""
+    """Yield the numbers of few digits that a solution may be, if it is exact enough to distinguish them from others."""
     if width <= _EXACT * abs(now):
         yield float(f"{now:.{digits}g}")
         if 0 < abs(now) < 1 and (digits > 1 or abs(round(1 / now)) < 10):

@@ -225,7 +225,7 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
 
 
 def _in_layer_order(divergences: Sequence[Divergence], order: LayerOrder | None) -> list[Divergence]:
-    """Return divergences, those as one in which layers are that the programs compute in different orders."""
+    """Return divergences, with those that come from a different order of layers joined into one."""
     if order is None:
         return [*divergences]
     of_order = [each for each in divergences if each.confirmed and not each.attribute and _is_among(each, order)]
@@ -312,9 +312,9 @@ def _numbers(region: Sequence[TracedOp]) -> tuple[str, ...]:
 
 
 def _in_another_order(first: Divergence, second: Divergence) -> Divergence | None:
-    """Return two divergences as one, if each program computes in one of them what the other program does in the other.
+    """Join two divergences if TF1 computes in the first what the port computes in the second, and the reverse.
 
-    They are one as well if this holds for most of the ops; the remaining ops are the difference then.
+    They are joined as well if this holds for most of the ops; the remaining ops are the difference then.
     """
     if not first.confirmed or first.attribute or second.attribute:
         return None

@@ -354,7 +354,7 @@ class PortGraph(TracedPort):
 
 
 def _op_that_raised(error: Exception) -> str:
-    """Return the name of the op that could not be imported or run; an empty text if the error does not tell."""
+    """Return the name of the op that could not be imported or run; an empty text if the error names none."""
     op = getattr(error, "op", None)
     found = _NODE_IN_TEXT.search(str(error))
     name = op.name if op is not None else found[1] if found else ""

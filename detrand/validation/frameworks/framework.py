@@ -126,9 +126,9 @@ class Framework:
         return weights
 
     def sample_variances(self) -> contextlib.AbstractContextManager[list[tuple[np.ndarray, int]]]:
-        """Return a context manager that yields a list, to which moving averages of samples' variances in it add these.
+        """Return a context manager that yields the sample variances that batch normalizations compute in the block.
 
-        Each is a variance, divided by n - 1, and the number n of elements of each channel.
+        They are in a list, each with the number n of elements of a channel; the variance is divided by n - 1.
         """
         return contextlib.nullcontext([])
 

@@ -1,4 +1,4 @@
-"""The noise floor: how far rounding alone moves what a TF1 program computes, measured without the port.
+"""The noise floor: how far only rounding moves what a TF1 program computes, measured without the port.
 
 - `floor`: `NoiseFloor` and `TrainingNoise`, and the tolerance of a port that follows from them.
 - `variants`: the variants of a program that compute the same numbers but round differently, and sessions that run them.

@@ -51,7 +51,7 @@ class Measured:
     ``kind_of`` returns the kind of the array at a path. Where terms cancel, as in the gradient of a bias before a batch
     normalization, only the rounding of the greater terms of that kind is left. By default, each array is a kind.
 
-    If jumps count, so do differences that are too great to be rounding alone: a gradient jumps where rounding moves a
+    If jumps count, so do differences that are too great to be only rounding: a gradient jumps where rounding moves a
     unit across the kink of a ReLU, and a port that rounds differently may jump there, too.
     """
 

@@ -291,7 +291,7 @@ def _explained_without_draws(divergences: Sequence[Divergence]) -> bool:
 
 
 def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterator[Finding]:
-    """Yield a finding for each variable that a call changes in another way, where it is known how it differs."""
+    """Yield a finding for each variable that a call changes differently, where it is known how it differs."""
     comparisons, _ = comparisons_of(runner, tf1, port)
     if comparisons.get(UPDATES, True):
         return

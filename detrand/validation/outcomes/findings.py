@@ -205,7 +205,7 @@ def _frozen_normalizations(comparison: VariablesComparison) -> set[str]:
 def explained_by_variables(
     runner: Runner, divergences: Sequence[Divergence], findings: Sequence[Finding]
 ) -> Iterator[Finding]:
-    """Yield the findings of divergences, with that of variables in place of those which these explain.
+    """Yield findings of divergences; where a variable explains one, yield the variable's finding instead.
 
     Where an op takes a variable that only one program has, or one of a different shape, the variable is the fault.
     Statistics of the batch in place of moving averages make all ops of a normalization differ.

@@ -82,7 +82,7 @@ def _of_iterations(
 ) -> dict[RandomOp, int]:
     """Return the op seeds of the ops of a port that has written out the iterations of TF1's loops.
 
-    Ops of one kind are told apart by their positions where those of TF1's loops are known, and by their order.
+    Ops of one kind are distinguished by their positions, where those of TF1's loops are known, and by their order.
     """
     found: dict[RandomOp, int] = {}
     kind_of = operator.attrgetter("op_type", "shape")
@@ -107,7 +107,7 @@ def _of_iterations(
 
 
 def are_ambiguous(*programs: Sequence[RandomOp]) -> bool:
-    """Return whether a program computes with several random ops of one kind, which only their positions tell apart."""
+    """Return whether a program computes with several random ops of one kind, which differ by their positions only."""
     counts = [
         Counter((op.op_type, op.shape) for op in controlled(ops) if op.op_type and op.phase != "init")
         for ops in programs

@@ -247,7 +247,7 @@ class _Rules:
 
 
 def _trained_by_both(*steps: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return steps whose variables are those that all of them train or none trains; gradients show the others."""
+    """Return the steps without the variables that only some of them train; the gradients show those."""
     trained = [step["gradients"].keys() for step in steps]
     by_one = frozenset[str]().union(*trained) - frozenset.intersection(*map(frozenset, trained))
     if not by_one:

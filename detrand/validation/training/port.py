@@ -77,8 +77,8 @@ def train_port(
     """Make a new port, give it TF1's initial values, and train it with one step for each batch.
 
     Two trainings drift apart by rounding only, and some optimizers amplify that: Adam's first update of a weight whose
-    gradient is 1e-9 instead of 0 is the whole learning rate. A guided port tells rounding from a fault: it begins each
-    step with TF1's variables, and its optimizer gets TF1's gradients, so a difference comes from the step itself.
+    gradient is 1e-9 instead of 0 is the whole learning rate. A guided port shows what is a fault: it begins each step
+    with TF1's variables, and its optimizer gets TF1's gradients, so a difference comes from the step itself.
 
     The batches are inputs and labels of each step.
     """

@@ -133,7 +133,7 @@ def broadcast_in_one(divergence: Divergence, *, confirmed: bool) -> tuple[Cause,
 
 
 def _of_labels(divergence: Divergence, inputs: Sequence[LossInput]) -> Iterator[Cause]:
-    """Yield how only one program masks the loss by the labels, and which number differs by which both change them."""
+    """Yield the mask by labels that only one program has, and the number by which both change labels, if it differs."""
     labels = _labels(inputs)
     uses_labels_only = [bool(given) and given <= labels for given in divergence.given]
     for who, op, is_only in zip(("TF1", "the port"), (divergence.tf1, divergence.port), uses_labels_only, strict=True):

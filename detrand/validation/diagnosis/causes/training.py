@@ -211,7 +211,7 @@ def _trained_in_one_program(who: str, names: str) -> Cause:
 
 
 def _rows_of_one_program(tf1: Any, port: Any) -> tuple[str, list[int]]:
-    """Return the program that alone has gradients of some rows of a variable, and these rows, if the others agree."""
+    """Return the one program that has gradients of some rows of a variable, and these rows, if the others agree."""
     arrays = [np.asarray(each, np.float64) for each in (tf1, port) if each is not None]
     if len(arrays) < 2 or arrays[0].ndim < 2 or arrays[0].shape != arrays[1].shape:
         return "", []

@@ -39,9 +39,9 @@ def stop_of_gradients(
 def stop_in_one_program(
     tf1: Trace, port: Trace, variables: Collection[str]
 ) -> tuple[str, TracedOp | None, TracedOp | None, list[str]] | None:
-    """Return which program alone has a ``tf.stop_gradient`` before its outputs, the ops, and the variables before it.
+    """Return the one program that has a ``tf.stop_gradient``, the op in either program, and the variables before it.
 
-    Where outputs differ, so do all gradients, and what the programs are made of is all that tells.
+    Where outputs differ, all gradients differ too, so only the ops can show it.
     """
     stops = [dict(_variables_before_stops(trace, variables)) for trace in (tf1, port)]
     of_tf1, of_port = ([(name, stopped) for name, stopped in of.items() if stopped] for of in stops)
