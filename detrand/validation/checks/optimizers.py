@@ -42,7 +42,6 @@ from detrand.validation.training.probe import (
     BIAS_OF_ADAM,
     EPSILON_OF_ADAM,
     EPSILON_OF_RMSPROP,
-    RATE,
     SIZES,
     InPort,
     ProbeOfTF1,
@@ -54,7 +53,7 @@ from detrand.validation.training.probe import (
     without_decay,
 )
 from detrand.validation.training.schedules import changed_to_tf1
-from detrand.validation.training.steps import FACTOR, Training, train_step_of
+from detrand.validation.training.steps import FACTOR, LEARNING_RATE, Training, train_step_of
 from detrand.variables.sources import named_variables
 
 _WITH_VALUE = "with TF1's value in the port's optimizer, the updates agree"
@@ -92,7 +91,7 @@ def probe_optimizers(runner: Runner, tf1: Training, sliced: Collection[str]) -> 
         return Probed(f"the optimizers agree for gradients from {SIZES[0]:g} to {SIZES[-1]:g}{rates_too}")
     step, what, values, likely = _likely(runner, tf1, probe, differing, sliced)
     port_lines = lines_of_optimizer(train_step_of(runner.migration).port_optimizer)
-    made, place = RATE if what == RATE else "optimizer", f"step {step}, {what}"
+    made, place = LEARNING_RATE if what == LEARNING_RATE else "optimizer", f"step {step}, {what}"
     in_port, findings = Place(place, port_lines.get(made, ""), values[1]), []
     for each in likely:
         in_tf1 = Place(place, tf1.lines.get(each.line) or tf1.lines.get(made, ""), values[0])
@@ -164,9 +163,9 @@ def _likely(
         cause = of_rates(step, tf1_rates, port.rates, tf1.schedule.function)
         cause = cause_in_schedule(runner, tf1_rates, port.rates, tf1.schedule.numbers) or cause
         cause = cause._replace(confirmed=needed.rate if port.updates_differ else confirmed)
-        return step, RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
+        return step, LEARNING_RATE, (f"{probe.rates[step]:g}", f"{port.rates[step]:g}"), [cause, *needed.others]
     if port.beyond is not None and probe.beyond is not None:
-        before, after = (float(probe.beyond.steps[number][RATE]) for number in (0, -1))
+        before, after = (float(probe.beyond.steps[number][LEARNING_RATE]) for number in (0, -1))
         unknown = Cause(f"updates differ after the learning rate changes from {before:g} to {after:g}")
         known = list(known_updates(port.beyond.steps, probe.beyond.steps))
         return probe.boundary, "updates", ("", ""), known or [unknown]
@@ -215,7 +214,7 @@ def needed_in_optimizer(runner: Runner, sliced: Collection[str], *, rates_differ
 
 def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: bool) -> Needed:
     audited = {each.name.replace(" ", "_"): each for each in runner.audit.differing if each.of == OPTIMIZER}
-    audited.pop(RATE, None)
+    audited.pop(LEARNING_RATE, None)
     in_loss = without_penalties(runner) is not None
     migration = without_decay(runner.migration) if in_loss else runner.migration
     if migration is None or (in_loss and "kind" in audited):  # such as AdamW, whose decay does what no penalty does
@@ -234,7 +233,7 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
     who_corrects = corrects_bias(optimizer)
     changes |= {name: _value_of(each.tf1) for name, each in audited.items() if has_hyperparameter(optimizer, name)}
     if rates_differ and not is_tf1_optimizer(optimizer):
-        changes[RATE] = [float(step[RATE]) for step in tf1.training.steps]
+        changes[LEARNING_RATE] = [float(step[LEARNING_RATE]) for step in tf1.training.steps]
     counterparts = _counterparts(runner, optimizer, sliced)
     needed = needed_changes(migration, tf1, counterparts, changes)
     if not needed and who_corrects:
@@ -255,7 +254,9 @@ def _needed_in_optimizer(runner: Runner, sliced: Collection[str], rates_differ: 
             own_form=(OwnForm.BIAS_OF_ADAM, ""),
         )
     causes |= {name: of_hyperparameter(each)._replace(confirmed=_WITH_VALUE) for name, each in audited.items()}
-    return Needed(_WITH_VALUE if RATE in needed else "", tuple(causes[name] for name in needed if name != RATE))
+    return Needed(
+        _WITH_VALUE if LEARNING_RATE in needed else "", tuple(causes[name] for name in needed if name != LEARNING_RATE)
+    )
 
 
 def _probe_of_tf1(runner: Runner, in_optimizer: Collection[str] = ()) -> ProbeOfTF1 | None:

@@ -55,13 +55,13 @@ from detrand.validation.training.compare import (
 )
 from detrand.validation.training.penalties import with_penalties, without_variables
 from detrand.validation.training.port import TrainedConstantsError, lines_of_optimizer, port_loss_of, train_port
-from detrand.validation.training.probe import RATE, without_decay
-from detrand.validation.training.steps import WEIGHT_AVERAGES, Training, train_step_of
+from detrand.validation.training.probe import without_decay
+from detrand.validation.training.steps import LEARNING_RATE, WEIGHT_AVERAGES, Training, train_step_of
 
 # Summaries of what one of the programs cannot compute, by the name under which it would be recorded.
 NOT_COMPARED = {
     "gradients": "gradients not compared: the golden file was recorded without the dtype policy, which rounds them",
-    "learning_rate": "learning rates not compared: an optimizer keeps none, or TF1 has several optimizers",
+    LEARNING_RATE: "learning rates not compared: an optimizer keeps none, or TF1 has several optimizers",
     "regularization_loss": "the port has no losses attribute: port_loss must add the regularization losses",
     WEIGHT_AVERAGES: "moving averages of weights not compared: the port's optimizer is not one of Keras",
     AVERAGES_BEGIN: (
@@ -441,7 +441,7 @@ class _Explanation:
     @functools.cached_property
     def needed(self) -> Needed:
         """What the port's optimizer needs of TF1's."""
-        return needed_in_optimizer(self.runner, self.trained[0].port.sliced, rates_differ=RATE in self.parts)
+        return needed_in_optimizer(self.runner, self.trained[0].port.sliced, rates_differ=LEARNING_RATE in self.parts)
 
     @functools.cached_property
     def port_lines(self) -> Mapping[str, str]:
@@ -559,11 +559,11 @@ class _Explanation:
 
     def of_rate(self, part: _Part) -> Iterator[Finding]:
         tf1, port = (
-            {number: float(step[RATE]) for number, step in enumerate(each.steps)}
+            {number: float(step[LEARNING_RATE]) for number, step in enumerate(each.steps)}
             for each in (self.tf1, self.trained[0].port)
         )
         cause = cause_in_schedule(self.runner, tf1, port, self.tf1.schedule.numbers)
-        found = self.finding(part, self.lines_of(RATE), cause=cause)
+        found = self.finding(part, self.lines_of(LEARNING_RATE), cause=cause)
         yield replace(found, confirmed=self.needed.rate or found.confirmed)
         if not self.parts.keys() & set(UPDATED):  # all updates that differ follow from the rates
             for other in self.needed.others:
@@ -592,7 +592,7 @@ class _Explanation:
 
 # A part of a step -> what yields its findings.
 _FINDINGS_OF: dict[str, Callable[[_Explanation, _Part], Iterable[Finding]]] = {
-    RATE: _Explanation.of_rate,
+    LEARNING_RATE: _Explanation.of_rate,
     "outputs": _Explanation.of_outputs,
     "regularization_loss": _Explanation.of_regularization,
     "loss": _Explanation.of_loss,

@@ -42,7 +42,7 @@ from detrand.validation.programs.port import as_array, port_scope
 from detrand.validation.programs.update_order import all_run
 from detrand.validation.training.compare import compare_trainings
 from detrand.validation.training.port import CLIPPING_ARGUMENTS, counter_of, make_port_optimizer, train_port
-from detrand.validation.training.steps import Training, train_step_of
+from detrand.validation.training.steps import LEARNING_RATE, Training, train_step_of
 from detrand.validation.training.tf1 import TrainingGraph, train_in_session, training_graph
 
 # The greatest element of the gradient of each step. They grow, so that no weight is too large for an update to show,
@@ -52,7 +52,7 @@ _DIRECTION = np.array([1.0, -0.5, 0.25, -0.75], np.float32)
 _CONFIG = RunConfig(training=True, mode="constant")
 _LAST_STEP, _GROWTH = 10**7, 1.2
 _STEPS_IN_TORCH = 1001
-RATE, APPLIED = "learning_rate", "applied gradients"
+APPLIED = "applied gradients"
 _MOST = 40  # variables, which take seconds
 _LARGEST = 100_000  # elements of all variables; the probe of a model with more has small variables
 EPSILON_OF_ADAM = "Adam adds epsilon after it has corrected the bias of the moments, TF1's adds it before"
@@ -108,7 +108,7 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
     batches = probe.training_batches()
     probed = train_in_session(probe, batches, _CONFIG.mode)
     for of_model, step in zip(training.steps, probed.steps, strict=False):
-        with_model, without = (float(each.get(RATE, np.nan)) for each in (of_model, step))
+        with_model, without = (float(each.get(LEARNING_RATE, np.nan)) for each in (of_model, step))
         if not np.array_equal(with_model, without, equal_nan=True):
             raise MigrationError(f"TF1's learning rate is {with_model:g} with the model, {without:g} without it")
     if probed.steps[0]["gradients"].keys() != set(names):
@@ -120,7 +120,7 @@ def probe_tf1(migration: Migration, training: Training, constraints: Mapping[str
         applied: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in batches)
         with passing_over():  # a branch that is not taken has no gradients
             applied = tuple(_applied(graph, batches))
-        rates, fed = _rates(graph, batches[0]), graph.before.get(RATE)
+        rates, fed = _rates(graph, batches[0]), graph.before.get(LEARNING_RATE)
         read = {each.name for op in all_run(graph.update.run) for each in op.inputs}
         is_used = fed is not None and fed.name in read  # a function may return another tensor in each call
     boundary, beyond = _boundary(rates), None
@@ -155,7 +155,7 @@ def _applied(graph: TrainingGraph, batches: Sequence[Any]) -> Iterator[dict[str,
 
 def _rates(graph: TrainingGraph, batch: Any) -> dict[int, float]:
     """Return the learning rates at far steps; none if it has none, or if more than steps change it."""
-    rate, session, v1 = graph.before.get(RATE), graph.session, tf.compat.v1
+    rate, session, v1 = graph.before.get(LEARNING_RATE), graph.session, tf.compat.v1
     if rate is None:
         return {}
     upstream = all_upstream([rate.op], input_ops)
@@ -227,7 +227,7 @@ def differs_beyond(migration: Migration, tf1: ProbeOfTF1, counterparts: Mapping[
     optimizer = make_port_optimizer(migration)
     if tf1.beyond is None or is_tf1_optimizer(optimizer):
         return None
-    train, rates = train_step_of(migration), [float(step[RATE]) for step in tf1.beyond.steps]
+    train, rates = train_step_of(migration), [float(step[LEARNING_RATE]) for step in tf1.beyond.steps]
     changed = _with_optimizer(train, lambda optimizer: _with_rates(optimizer, rates))
     of_boundary = tf1._replace(training=tf1.beyond)
     port, differing = steps_that_differ(replace(migration, train=changed), of_boundary, counterparts)
@@ -243,16 +243,16 @@ def needed_changes(
       migration: the migration.
       tf1: what TF1's optimizer does.
       counterparts: the port's variables, by TF1's names.
-      changes: TF1's values of attributes of the port's optimizer, by name; of `RATE`, TF1's learning rate in each step;
-        of `APPLIED`, the gradients that TF1's kernels apply in each step, which the port's optimizer gets.
+      changes: TF1's values of attributes of the port's optimizer, by name; of `LEARNING_RATE`, TF1's learning rate in
+        each step; of `APPLIED`, the gradients that TF1's kernels apply in each step, which the port's optimizer gets.
     """
     train = train_step_of(migration)
 
     def agrees(names: Sequence[str]) -> bool:
         def changed(optimizer: Any) -> Any:
-            if RATE in names:
-                optimizer = _with_rates(optimizer, changes[RATE])
-            own = (RATE, APPLIED, EPSILON_OF_ADAM, EPSILON_OF_RMSPROP, BIAS_OF_ADAM)
+            if LEARNING_RATE in names:
+                optimizer = _with_rates(optimizer, changes[LEARNING_RATE])
+            own = (LEARNING_RATE, APPLIED, EPSILON_OF_ADAM, EPSILON_OF_RMSPROP, BIAS_OF_ADAM)
             given = {name: changes[name] for name in names if name not in own}
             given |= {name: None for name in CLIPPING_ARGUMENTS if APPLIED in names and hasattr(optimizer, name)}
             for name, value in given.items():
@@ -310,13 +310,15 @@ def without_decay(migration: Migration) -> Migration | None:
 def _with_rates(optimizer: Any, rates: Sequence[float]) -> Any:
     """Return an optimizer with a learning rate for each of the first steps."""
     if isinstance(optimizer, OptaxOptimizer):
-        set_hyperparameter(optimizer, RATE, lambda step: np.asarray(rates, np.float32)[min(int(step), len(rates) - 1)])
+        set_hyperparameter(
+            optimizer, LEARNING_RATE, lambda step: np.asarray(rates, np.float32)[min(int(step), len(rates) - 1)]
+        )
         return optimizer
     if not is_torch_optimizer(optimizer):
         optimizer.learning_rate = _schedule_for(optimizer, rates)
         return optimizer
     before_each_step_in_torch(
-        optimizer, lambda step: set_hyperparameter(optimizer, RATE, rates[min(step, len(rates) - 1)])
+        optimizer, lambda step: set_hyperparameter(optimizer, LEARNING_RATE, rates[min(step, len(rates) - 1)])
     )
     return optimizer
 

@@ -27,6 +27,7 @@ from detrand.variables.spec import shape_tuple
 from detrand.variables.tf1_view import TF1View
 
 Step = Mapping[str, Any]  # what was recorded of a training step, by name
+LEARNING_RATE = "learning_rate"  # its name in a step, and as a hyperparameter of an optimizer
 
 
 class Schedule(NamedTuple):
