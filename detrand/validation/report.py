@@ -15,7 +15,7 @@ from detrand.random_op_diff import describe_uncontrolled
 from detrand.seeding.streams import RandomOp
 from detrand.validation.noise.floor import OutputNoise
 from detrand.validation.results import (
-    VAGUE,
+    UNNAMED,
     Audit,
     CheckResult,
     Fault,
@@ -252,7 +252,7 @@ def _confirmed_by_outputs(finding: Finding) -> Finding:
 
 def _is_one_known_fault(findings: Sequence[Finding]) -> bool:
     """Return whether there is one finding, with a known cause that explains all that differs."""
-    return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in VAGUE
+    return len(findings) == 1 and findings[0].rest_agrees and findings[0].fault not in UNNAMED
 
 
 def _without_consequences_of_names(findings: Sequence[Finding]) -> tuple[Finding, ...]:

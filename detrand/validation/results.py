@@ -239,11 +239,11 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             count=first.count + each.count if is_new else max(first.count, each.count),
         )
     named = {each.title for each in by_fault.values() if each.confirmed}
-    found = [each for each in by_fault.values() if each.fault not in VAGUE or named.isdisjoint(each.others[:1])]
-    return tuple(sorted(found, key=lambda each: each.fault in VAGUE))
+    found = [each for each in by_fault.values() if each.fault not in UNNAMED or named.isdisjoint(each.others[:1])]
+    return tuple(sorted(found, key=lambda each: each.fault in UNNAMED))
 
 
-VAGUE = (Fault.UNEXPLAINED, Fault.POSSIBLE)  # which may be one more place of a fault that has a name
+UNNAMED = (Fault.UNEXPLAINED, Fault.POSSIBLE)  # which may be one more place of a fault that has a name
 
 
 def explain_outputs(findings: Iterable[Finding]) -> bool:
