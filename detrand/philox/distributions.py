@@ -203,9 +203,9 @@ def _scaled(
     dims, philox = started
     kind = checked_dtype(dtype)
     offset, scale = real("mean", mean, kind), real("stddev", stddev, kind)
-    numbers = in_blocks(dims, kind, lambda offsets: sample(philox, offsets, kind.name))
+    drawn = in_blocks(dims, kind, lambda offsets: sample(philox, offsets, kind.name))
     with np.errstate(over="ignore"):
-        return _affine(numbers, scale, offset)
+        return _affine(drawn, scale, offset)
 
 
 def _affine(x: np.ndarray, scale: Any, offset: Any) -> np.ndarray:

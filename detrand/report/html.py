@@ -79,7 +79,7 @@ def _migration(report: Report, position: int) -> str:
     findings = [_finding(finding, position, number) for number, finding in enumerate(report.findings, 1)]
     not_compared = [_note(f"{check.name}: {check.summary}") for check in report.checks if not check.compared]
     trainings = [_trainings(check) for check in report.checks if check.trainings]
-    sections = {
+    by_title = {
         "Findings": findings,
         "Not compared": not_compared,
         "Not controlled": _sources(report),
@@ -91,15 +91,15 @@ def _migration(report: Report, position: int) -> str:
         "Training": trainings,
         "Evidence": [_evidence(check, position) for check in report.checks],
     }
-    sections = {title: parts for title, parts in sections.items() if parts}
-    anchors = {title: f"{title.lower().replace(' ', '-')}-{position}" for title in sections}
-    links = " ".join(f'<a href="#{anchors[title]}">{title}</a>' for title in sections)
+    by_title = {title: parts for title, parts in by_title.items() if parts}
+    anchors = {title: f"{title.lower().replace(' ', '-')}-{position}" for title in by_title}
+    links = " ".join(f'<a href="#{anchors[title]}">{title}</a>' for title in by_title)
     parts = [
         f'<section id="migration-{position}">',
         _banner(report.migration, report.verdict_line, report.verdict),
         f"<nav>{links}</nav>",
     ]
-    for title, of_section in sections.items():
+    for title, of_section in by_title.items():
         parts += [f'<h2 id="{anchors[title]}"><a href="#{anchors[title]}">{title}</a></h2>', *of_section]
     return "\n".join([*parts, "</section>"])
 

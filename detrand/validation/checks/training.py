@@ -273,14 +273,14 @@ def _in_one_line(unguided: _Trained, counted: _Trained) -> str:
 def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
     """Return the likely causes of trainings that differ, in words, and the findings."""
     of_penalties: list[Finding] = []
-    without_penalties = _with_penalties_of_port(runner, differing)
-    if without_penalties is not None:
-        of_penalties, differing = list(findings_of_regularizers(runner, _WITH_PENALTIES)), without_penalties
-    is_split = any(
+    with_port_penalties = _with_penalties_of_port(runner, differing)
+    if with_port_penalties is not None:
+        of_penalties, differing = list(findings_of_regularizers(runner, _WITH_PENALTIES)), with_port_penalties
+    added_differs = any(
         not by_name.get(_ADDED, True) for each in differing.values() for by_name in each.comparison.steps.values()
     )
     has_no_losses = any(_ADDED in each.left_out for each in differing.values())  # its loss has all penalties
-    is_split = has_no_losses or (is_split and only_split_differently(runner))
+    is_split = has_no_losses or (added_differs and only_split_differently(runner))
     made_last = functools.cache(lambda: runner.fresh_port.port.made_anew(training=True))
 
     def causes_of(trained: _Trained) -> dict[str, tuple[Cause, ...]]:
@@ -298,7 +298,7 @@ def _explained(runner: Runner, differing: Mapping[str, _Trained]) -> tuple[tuple
         return causes_of_training(port, tf1, comparison, runner.audit.differing, port_loss, elsewhere)
 
     by_execution = list(map(causes_of, differing.values()))
-    parts = {name: causes for each in reversed(by_execution) for name, causes in each.items()}
+    parts = {name: of_part for each in reversed(by_execution) for name, of_part in each.items()}
     if "outputs" in parts and _trains_variables_of_its_own(runner, differing):
         del parts["outputs"]
     if (cause := _decay_of_others(runner, next(iter(differing.values())))) is not None:

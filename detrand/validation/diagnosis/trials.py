@@ -214,10 +214,10 @@ class Trials:
 
         The array of a constant may be left out if it is one number.
         """
-        kind, _, what = name.partition(" ")
-        if kind == "input" and any(IN_FUNCTION in op.name for op in ops):
+        of, _, what = name.partition(" ")
+        if of == "input" and any(IN_FUNCTION in op.name for op in ops):
             return Substitution(attributes={f"{op.name}:{what}": {"value": text} for op in ops})
-        if kind == "attribute":
+        if of == "attribute":
             return Substitution(attributes={op.name: {what: text} for op in ops})
         if array is None:
             try:

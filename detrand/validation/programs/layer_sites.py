@@ -94,8 +94,8 @@ class LayerSites:
 
     def line_of(self, made: Any) -> str:
         """Return the line that made a layer, a weight, an optimizer or a schedule; empty if it is not known."""
-        _, site = self._made.get(id(made), (None, UNKNOWN))
-        return "" if site == UNKNOWN else str(site)
+        _, place = self._made.get(id(made), (None, UNKNOWN))
+        return "" if place == UNKNOWN else str(place)
 
     def lines_of_optimizer(self, optimizer: Any, rate: Any) -> dict[str, str]:
         """Return the lines that made an optimizer and, in the user's code or else by a schedule, its learning rate."""

@@ -79,7 +79,7 @@ _ALTERNATIVES = {
     "reduction": {"Mean", "Sum"},
     "division": {"RealDiv", "FloorDiv"},
     "resize method": {"ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "ResizeArea", "ScaleAndTranslate"},
-    "pooling method": {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"},
+    "pooling method": POOLINGS,
 }
 
 
@@ -128,7 +128,7 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
 
 
 def _of_order(tf1: list[str], port: list[str]) -> Cause:
-    words = [and_more(each, 6, ", then ") for each in _without_common_ends(tf1, port)]
+    words = [and_more(each, _MOST_OPS, ", then ") for each in _without_common_ends(tf1, port)]
     return of_values("order of ops", *words, fault=Fault.ORDER, remedy=use_order(words[0]))
 
 
@@ -220,7 +220,7 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     idle = PLUMBING | ({"ConcatV2"} if any(map(_joins_rows, itertools.chain(*divergence.regions))) else set())
     computed = {"TF1": only_tf1.keys() - idle, "the port": only_port.keys() - idle}
     computed = {who: kinds - _CONDITIONS if "SelectV2" in kinds else kinds for who, kinds in computed.items()}
-    verbs = {_ONLY_IN_ONE.get(kind) for kind in set().union(*computed.values())}
+    verbs = {_ONLY_IN_ONE.get(name) for name in set().union(*computed.values())}
     if len(verbs) == 1 and None not in verbs and not all(computed.values()):
         who = next(who for who, kinds in computed.items() if kinds)
         yield in_one_program(who, f"{verbs.pop()}")
