@@ -208,8 +208,7 @@ class LossFaults:
         if not computing or (len(computing) == 1 and kind(computing[0]) in _ORDERED):
             return None
         taken = self._taken(ops)
-        arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
-        arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
+        arrays = self._arrays_of(taken)
         labels = [tensor for tensor in arrays if self._loss.is_of(tensor, "labels")]
         outputs = [tensor for tensor in arrays if tensor not in labels]
         pairs = [*zip(labels, outputs, strict=False)]
@@ -272,8 +271,7 @@ class LossFaults:
         calls = [(line, ops) for line, ops in self._calls() if any(op.type in _LOGARITHMS for op in ops)]
         for line, ops in calls[: -_MOST_CALLS - 1 : -1]:  # the innermost ones first
             taken = self._taken(ops)
-            arrays = {tensor: array for tensor in taken if (array := self._loss.array(tensor)) is not None}
-            arrays = {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
+            arrays = self._arrays_of(taken)
             outputs = [each for each in arrays if each in self._in_both and self._loss.is_of(each, "outputs")]
             for cause, word, convert in CONVERSIONS if len(outputs) == 1 else ():
                 with np.errstate(all="ignore"):
@@ -293,6 +291,11 @@ class LossFaults:
                 if op_of(tensor) not in names or op_of(tensor) in self._loss.trace.inputs:
                     taken.setdefault(tensor, []).append((op.name, position))
         return taken
+
+    def _arrays_of(self, tensors: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return the arrays of floats with several elements among some tensors."""
+        arrays = {tensor: array for tensor in tensors if (array := self._loss.array(tensor)) is not None}
+        return {tensor: array for tensor, array in arrays.items() if array.dtype.kind == "f" and array.size > 1}
 
     # A label smoothing in one program.
 
@@ -337,24 +340,17 @@ class LossFaults:
             if abs(of_now) <= 0.01 * RTOLS[0] * abs(self._target):
                 break
             before, of_before, now = now, of_now, now - of_now * (now - before) / (of_now - of_before)
-        others, is_known = size / (size - 1), self._is_smoothing(op, share)
+        others = size / (size - 1)
         for each in (float(f"{now:.2g}"), others * float(f"{now / others:.2g}")):
-            if 0 < abs(each) < 1 and abs(each - now) <= _ROUNDED * abs(now) and is_known(each):
+            if 0 < abs(each) < 1 and abs(each - now) <= _ROUNDED * abs(now) and self._is_smoothing(op, share, each):
                 return each
         return None
 
-    def _is_smoothing(self, op: TracedOp, share: float) -> Callable[[float], bool]:
-        """Return a function that returns whether a smoothing gives TF1's loss, of other outputs, too."""
-
-        def is_known(number: float) -> bool:
-            if not self._explains(_smoothed(self._loss, op, share, number)):
-                return False
-            if self._other is None:
-                return abs(number) == float(f"{abs(number):.1g}")
-            loss, target = self._other
-            return math.isclose(loss.of(_smoothed(loss, op, share, number)), target, rel_tol=RTOLS[0])
-
-        return is_known
+    def _is_smoothing(self, op: TracedOp, share: float, number: float) -> bool:
+        """Return whether a smoothing makes the port's loss TF1's; where no other outputs show it, it has one digit."""
+        if self._other is None and abs(number) != float(f"{abs(number):.1g}"):
+            return False
+        return self._makes_tf1s(functools.partial(_smoothed, op=op, share=share, number=number))
 
     @functools.cached_property
     def _other(self) -> tuple[PortLoss, float] | None:
