@@ -78,6 +78,11 @@ class TF1View:
         """Return the TF1 names of the variables that have elements in a part."""
         return self._tf1_names[position]
 
+    def names_of_whole_parts(self) -> dict[int, str]:
+        """Return the TF1 names of the parts that are one whole TF1 variable, by position."""
+        names = {position: self.names_of(position) for position in range(len(self.parts))}
+        return {position: of[0] for position, of in names.items() if len(of) == 1 == len(self.positions[of[0]])}
+
     def parts_of(self, name: str) -> list[Any]:
         """Return the parts that have elements of a TF1 variable."""
         return [self.parts[position] for position in self.positions[name]]

@@ -305,10 +305,6 @@ class PortGraph(TracedPort):
             if name_of(source) == tensor
         ]
 
-    def paths_of(self, tensor: str) -> list[str]:
-        """Return the paths of the outputs that a tensor is."""
-        return [path for path, name in self.outputs.items() if name == tensor]
-
     def _replaced(self, substituted: Substitution) -> dict[str, np.ndarray]:
         """Return the values of the tensors that no op gets any more."""
         found = {}
@@ -427,9 +423,7 @@ def _parsed(like: Any, text: str) -> Any:
 
 def _tf1_names(view: TF1View) -> dict[int, str]:
     """Return the TF1 names of variables that have the form of TF1's, by the ids of their handles."""
-    names = {n: view.names_of(n) for n in range(len(view.parts))}
-    alike = {n: of_part[0] for n, of_part in names.items() if len(of_part) == 1 == len(view.positions[of_part[0]])}
-    return {id(view.parts[n].handle): name for n, name in alike.items()}
+    return {id(view.parts[position].handle): name for position, name in view.names_of_whole_parts().items()}
 
 
 def _not_rounded(view: TF1View, arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:

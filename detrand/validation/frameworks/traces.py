@@ -74,6 +74,7 @@ class TracedPort(Protocol):
 
     def paths_of(self, tensor: str) -> list[str]:
         """Return the paths of the outputs that a tensor is."""
+        return [path for path, name in self.outputs.items() if name == tensor]
 
     def dtype(self, tensor: str) -> np.dtype:
         """Return the dtype of a tensor."""
@@ -447,10 +448,6 @@ class RecordedPort(TracedPort):
         """Return the inputs of ops that a tensor is."""
         return self._edges_of.get(tensor, [])
 
-    def paths_of(self, tensor: str) -> list[str]:
-        """Return the paths of the outputs that a tensor is."""
-        return [path for path, name in self.outputs.items() if name == tensor]
-
     def dtype(self, tensor: str) -> np.dtype:
         """Return the dtype of a tensor."""
         dtype = self.arrays[tensor].dtype
@@ -482,10 +479,8 @@ class RecordedPort(TracedPort):
 
     def reads(self) -> dict[str, str]:
         """Return the TF1 names of the variables that have the form of TF1's, by the names of the ops that read them."""
-        names = {n: self.view.names_of(n) for n in range(len(self.view.parts))}
-        of_part = {
-            id(self.view.parts[n]): of[0] for n, of in names.items() if len(of) == 1 == len(self.view.positions[of[0]])
-        }
+        names = self.view.names_of_whole_parts()
+        of_part = {id(self.view.parts[position]): name for position, name in names.items()}
         return {path: of_part[id(part)] for path, part in self.parts.items() if id(part) in of_part}
 
 
