@@ -13,6 +13,7 @@ import numpy as np
 
 from detrand.checkpoints.upstream import all_upstream, input_ops, upstream
 from detrand.packages import tf
+from detrand.validation.frameworks.traces import OF_SHAPES
 
 ADDS = ("AddV2", "Add")
 _PASSED_ON = (
@@ -95,8 +96,7 @@ class Dataflow:
 
     def depends_on_data(self, tensor: tf.Tensor) -> bool:
         """Return whether a tensor is computed from what is fed to the graph, and not only from its shape."""
-        of_shapes = ("Shape", "ShapeN", "Size", "Rank")
-        ops = all_upstream([tensor.op], lambda op: () if op.type in of_shapes else input_ops(op))
+        ops = all_upstream([tensor.op], lambda op: () if op.type in OF_SHAPES else input_ops(op))
         captured = {inner.op for _, inner in getattr(tensor.graph, "captures", ())}
         return any(op.type in ("Placeholder", "PlaceholderV2", "IteratorGetNext") and op not in captured for op in ops)
 

@@ -33,6 +33,7 @@ from detrand.validation.audit.dataflow import ADDS, Dataflow, back_through, oper
 from detrand.validation.audit.initial_values import DRAWS, describe_initial_value, describe_initializer
 from detrand.validation.frameworks.framework import Framework
 from detrand.validation.frameworks.tensorflow import is_tensor
+from detrand.validation.frameworks.traces import FUSED_NORMALIZATIONS
 from detrand.validation.migration import Migration
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import FreshPort, port_scope
@@ -53,7 +54,6 @@ _ACTIVATIONS = (
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Tanh", "Sigmoid", "Softplus", "Softsign", "Softmax"),
     "LogSoftmax",
 )
-_FUSED_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _SUBTRACTIONS = ("AssignSubVariableOp", "AssignSub")
 _ASSIGNMENTS = ("AssignVariableOp", "Assign")
 
@@ -80,7 +80,7 @@ def _of_ops(
     """Return what shows in the ops of a graph and its functions, given the parts by the ops they are read from."""
     found: Hyperparameters = {}
     for op, flow in operations(graph, Dataflow(_names_of_reads(view, read))):
-        if op.type in _FUSED_NORMALIZATIONS:
+        if op.type in FUSED_NORMALIZATIONS:
             found.update(_of_fused_normalization(op, flow))
         elif op.type in ("Rsqrt", "Sqrt"):
             found.update(_of_normalization(op, flow))
@@ -118,7 +118,7 @@ def _of_activation(op: tf.Operation, flow: Dataflow) -> _Found:
     """Yield the activation of a layer, for the variable that is the last one of the layer before it."""
     before = back_through(op.inputs[0], "Reshape").op
     operands = list(before.inputs)
-    if before.type in _FUSED_NORMALIZATIONS:
+    if before.type in FUSED_NORMALIZATIONS:
         operands = operands[2:]  # its offset
     elif before.type in ADDS:  # the offset may come as `offset - mean * scale`
         operands += [

@@ -15,10 +15,9 @@ import numpy as np
 
 from detrand.checkpoints.upstream import input_ops, name_of
 from detrand.packages import tf
-from detrand.validation.programs.counterparts import has_op_seed
+from detrand.validation.programs.counterparts import LOOPS, has_op_seed
 from detrand.validation.programs.tf1 import config_as_written
 
-LOOPS = {"While", "StatelessWhile"}
 _MOST_ITERATIONS, _MOST_NODES = 64, 20_000
 # Ops that count as stateful, and that may be run in any order as long as no op of the loop writes.
 _READING = {*LOOPS, "If", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Assert", "PartitionedCall"}

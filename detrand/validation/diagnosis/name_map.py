@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.values import leaves_by_path
 from detrand.packages import tf
-from detrand.validation.diagnosis.loops import LOOPS
 from detrand.validation.frameworks.traces import INPUT, RecordedPort, Trace, TracedOp
 from detrand.validation.migration import Migration
+from detrand.validation.programs.counterparts import LOOPS
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import Port, port_scope, read
 from detrand.variables.pairing import (

@@ -29,6 +29,7 @@ from detrand.validation.frameworks.traces import (
     IN_FUNCTION,
     MOST_ELEMENTS,
     OF_ALL,
+    OF_SHAPES,
     OF_TENSORFLOW,
     ORDER_OF_CHANNELS,
     POOLINGS,
@@ -45,7 +46,6 @@ _SOURCES = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"
 _COPIES = {"Identity", "Cast"}
 _INPUTS = {"Placeholder", "PlaceholderWithDefault"}
 _COPIES_OF_INPUTS = {"Cast", "StopGradient", "Reshape", "ExpandDims", "Squeeze"}
-_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 _MOST_FOLDED = 16  # ops from constants to what an op takes
 _AXES = {"axis", "dim", "dimension", "reduction_indices", "concat_dim", "split_dim"}
 _OF_AXES = {"ExpandDims", "Squeeze"}
@@ -307,7 +307,7 @@ def watched_in(operations: Iterable[tf.Operation]) -> dict[str, tf.Tensor]:
             data.add(op.name)
         if is_input or not of_inputs.isdisjoint(sources):
             of_inputs.add(op.name)
-        if op.type in _SHAPES:
+        if op.type in OF_SHAPES:
             data.discard(op.name)
             of_inputs.discard(op.name)
         watched = [] if op.name in copies else [each for each in op.outputs if _is_watched(each, op.name in data)]

@@ -26,6 +26,8 @@ from detrand.variables.tf1_view import TF1View
 IN_FUNCTION = "//"  # between the name of a function and the name of an op in it
 CONVOLUTIONS = {"Conv2D", "Conv3D", "DepthwiseConv2dNative"}
 POOLINGS = {"MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
+FUSED_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")  # which read no element of a tensor
 DILATED = "dilated by other ops"  # among the attributes of an op that TensorFlow dilates so
 # What a mean divides the sum of n elements by, as an attribute.
 DIVISOR, OF_ALL = "divisor", "n"

@@ -16,6 +16,7 @@ import numpy as np
 
 from detrand._patching.random_ops import EXPLICIT_OPS, RANDOM_OPS
 from detrand.packages import tf
+from detrand.validation.frameworks.traces import FUSED_NORMALIZATIONS
 
 Node = Any  # a NodeDef
 Reference = str  # an output, in the form that the inputs of a node have
@@ -93,7 +94,6 @@ def _terms_of_each(body: Body, node: Node, tensor: Reference, reduced: Reference
 # --- Float64 ---------------------------------------------------------------------------------------------------------
 
 _RESPONSE_NORMALIZATION = "LRN"
-_BATCH_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # What these ops make of a number depends on its dtype.
 _OF_DTYPE = frozenset(("Bitcast", "DecodeRaw", "PyFunc", "PyFuncStateless", "EagerPyFunc"))
 
@@ -124,7 +124,7 @@ def _widen(body: Body, node: Node) -> bool:
 
     if op_def(node.op) is None:  # the call of a function by its name: what is in the function computes in float64
         return True
-    replaced = node.op in _BATCH_NORMALIZATIONS and _replace_batch_normalization(body, node)
+    replaced = node.op in FUSED_NORMALIZATIONS and _replace_batch_normalization(body, node)
     if node.op == _RESPONSE_NORMALIZATION:
         _replace_response_normalization(body, node)
         return True

@@ -16,7 +16,7 @@ from detrand.random_op_diff import pair_in_any_order
 from detrand.seeding.streams import RandomOp
 from detrand.validation.frameworks.traces import INPUT, TracedPort
 
-_LOOPS = ("While", "StatelessWhile")
+LOOPS = ("While", "StatelessWhile")
 
 Position = tuple[str, ...]  # the TF1 names of the variables before the place where random numbers are used
 
@@ -145,7 +145,7 @@ def positions_in(graph: tf.Graph, variables: Mapping[str, Sequence[str]]) -> dic
     def node_of(op: tf.Operation) -> _Node:
         sources = [source.name for source in input_ops(op)]
         draw = op.get_attr("seed2") if sources and has_op_seed(op) else None
-        inside = functools.partial(_positions_in_loop, op) if op.type in _LOOPS else None
+        inside = functools.partial(_positions_in_loop, op) if op.type in LOOPS else None
         return _Node(op.name, sources, variables.get(op.name), op.type == "Placeholder", draw, inside)
 
     return _positions(map(node_of, graph.get_operations()))
@@ -213,7 +213,7 @@ def in_loops(graph: tf.Graph) -> set[int]:
     """Return the op seeds of a graph's random ops that are in loops."""
     bodies = set[tf.Operation]()
     for op in graph.get_operations():
-        if op.type in _LOOPS:
+        if op.type in LOOPS:
             bodies.update(_ops_in_functions(op))
         enters, leaves = op.type in ("Enter", "RefEnter"), op.type in ("Exit", "RefExit")  # an older loop
         if enters or (not leaves and not bodies.isdisjoint([*input_ops(op), *op.control_inputs])):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from detrand.packages import tf
+from detrand.validation.frameworks.traces import FUSED_NORMALIZATIONS
 
-_FUSED = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _PASSES_ON = ("Identity", "Merge")
 _OF_ROUNDING = 1e-5  # relative to an average: many times what its update rounds by
 
@@ -40,7 +40,7 @@ class SampleVariances:
         from detrand._patching.graphs import function_graphs
 
         op = tensor.op
-        if op.type in _FUSED and tensor.value_index == 2 and op.get_attr("is_training"):
+        if op.type in FUSED_NORMALIZATIONS and tensor.value_index == 2 and op.get_attr("is_training"):
             given, (channels,) = op.inputs[0], tensor.shape.as_list()  # ints, also after disable_v2_tensorshape
             if given.shape.is_fully_defined():
                 return int(math.prod(given.shape.as_list())) // channels

@@ -11,10 +11,9 @@ import numpy as np
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.validation.diagnosis.divergence import Masking
 from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, COMMUTATIVE, COPIES, MOVES, PLUMBING, WINDOWED, kind
-from detrand.validation.frameworks.traces import Trace, TracedOp, Value
+from detrand.validation.frameworks.traces import OF_SHAPES, Trace, TracedOp, Value
 
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
-_SHAPES = {"Shape", "ShapeN", "Size", "Rank"}
 
 
 class Program:
@@ -240,7 +239,7 @@ class Program:
         """The random ops, and what is computed from them without any data."""
         drawn, given = set[str](), set[str]()
         for name, op in self.trace.ops.items():
-            if op.type in _DATA or (op.type not in _SHAPES and not given.isdisjoint(op.sources)):
+            if op.type in _DATA or (op.type not in OF_SHAPES and not given.isdisjoint(op.sources)):
                 given.add(name)
             elif "Random" in op.type or not drawn.isdisjoint(op.sources):
                 drawn.add(name)
