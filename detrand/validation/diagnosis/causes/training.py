@@ -40,9 +40,9 @@ def causes_of_training(
     port: Training,
     tf1: Training,
     comparison: StepsComparison,
-    hyperparameters: Sequence[AuditedHyperparameter] = (),
-    port_loss: Callable[[int, Any], float | None] = lambda step, outputs: None,
-    elsewhere: Callable[[], float | None] = lambda: None,
+    hyperparameters: Sequence[AuditedHyperparameter],
+    port_loss: Callable[[int, Any], float | None],
+    elsewhere: Callable[[], float | None],
 ) -> dict[str, tuple[Cause, ...]]:
     """Return the likely causes of each part of a step that differs by itself, the likeliest first, by the part's name.
 
@@ -68,31 +68,42 @@ def causes_of_training(
             name in kinds and not kinds.isdisjoint(found) for kinds in (UPDATED, AVERAGES_OF_WEIGHTS)
         ):
             continue
-        port_step, tf1_step = port.steps[step], tf1.steps[step]
-        if name in MOVING_AVERAGES and _are_trained(comparison.steps[step][name], port_step, tf1_step):
+        if name in MOVING_AVERAGES and _are_trained(comparison.steps[step][name], port.steps[step], tf1.steps[step]):
             continue
-        causes_of_part: Iterable[Cause] = ()
-        in_both = name in port_step and name in tf1_step
-        if name == "learning_rate":
-            causes_of_part = [_learning_rate(port.steps, tf1.steps, tf1.schedule.function)]
-        elif name == "regularization_loss":
-            losses = port_step.get(name), tf1_step.get(name)
-            regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
-            causes_of_part = causes(losses=losses, hyperparameters=regularizers)
-        elif name == "loss" and in_both:
-            causes_of_part = of_losses(port_step, tf1_step, port.replicas, [], "")
-        elif name == "gradients" and in_both:
-            of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
-            updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
-            causes_of_part = (each._replace(confirmed=_WITH_GRADIENTS * updates_agree) for each in of_gradients)
-        elif name in UPDATED:
-            causes_of_part = of_updates(port, tf1, step, comparison.steps[step], hyperparameters)
-        elif name in AVERAGES_OF_WEIGHTS:
-            causes_of_part = of_averages_of_weights(port.steps, tf1.steps)
-        elif name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
-            causes_of_part = of_moving_averages(port.steps, tf1.steps, hyperparameters)
-        found[name] = tuple(dict.fromkeys(causes_of_part))
+        found[name] = tuple(dict.fromkeys(_causes_of_part(name, step, port, tf1, comparison, hyperparameters)))
     return found
+
+
+def _causes_of_part(
+    name: str,
+    step: int,
+    port: Training,
+    tf1: Training,
+    comparison: StepsComparison,
+    hyperparameters: Sequence[AuditedHyperparameter],
+) -> Iterable[Cause]:
+    """Return the likely causes of a part that differs by itself in a step."""
+    port_step, tf1_step = port.steps[step], tf1.steps[step]
+    in_both = name in port_step and name in tf1_step
+    if name == "learning_rate":
+        return [_learning_rate(port.steps, tf1.steps, tf1.schedule.function)]
+    if name == "regularization_loss":
+        losses = port_step.get(name), tf1_step.get(name)
+        regularizers = [each for each in hyperparameters if each.name == REGULARIZER]
+        return causes(losses=losses, hyperparameters=regularizers)
+    if name == "loss" and in_both:
+        return of_losses(port_step, tf1_step, port.replicas, [], "")
+    if name == "gradients" and in_both:
+        of_gradients = _gradients(port_step[name], tf1_step[name], comparison.steps[step][name])
+        updates_agree = all(by_name.get(each, True) for by_name in comparison.steps.values() for each in UPDATED)
+        return (each._replace(confirmed=_WITH_GRADIENTS * updates_agree) for each in of_gradients)
+    if name in UPDATED:
+        return of_updates(port, tf1, step, comparison.steps[step], hyperparameters)
+    if name in AVERAGES_OF_WEIGHTS:
+        return of_averages_of_weights(port.steps, tf1.steps)
+    if name in MOVING_AVERAGES and "moving_averages" in port_step and "moving_averages" in tf1_step:
+        return of_moving_averages(port.steps, tf1.steps, hyperparameters)
+    return ()
 
 
 # The parts of a step on which a part depends. Updates are made of TF1's gradients where a port is guided.
