@@ -12,7 +12,7 @@ import tensorflow as tf
 from detrand import Migration, TrainStep, enable_v1_layers, validate
 from detrand.report import html
 from detrand.seeding.streams import RandomOp
-from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import Substitution
 from detrand.validation.outcomes.explanation import _with_uncontrolled
 from detrand.validation.programs.outcome import RunConfig
@@ -329,7 +329,7 @@ def test_a_substitute_does_not_change_the_number_of_outputs():
         return tf.concat(tf.split(inputs, 3, 1)[::-1], 1)
 
     migration = Migration(tf1=thirds, port=shim_port(thirds), inputs=ROWS)
-    graph = PortGraph(migration, RunConfig(training=False), {}, None)
+    graph = traced_port(migration, RunConfig(training=False), {}, None)
     split = next(name for name, op in graph.ops.items() if op.type == "Split")
     graph.run()
     with pytest.raises(ValueError, match="would have more outputs, or fewer"):
@@ -345,7 +345,7 @@ def test_a_dilated_convolution_gets_another_input_as_one_op(position):
         return tf.tanh(tf.nn.convolution(tf.cast(inputs[:, :, None], tf.float32), kernel, padding="SAME", dilations=2))
 
     migration = Migration(tf1=network, port=shim_port(network), inputs=ROWS)
-    graph = PortGraph(migration, RunConfig(training=False), {}, None)
+    graph = traced_port(migration, RunConfig(training=False), {}, None)
     before = graph.run()
     name = next(name for name, op in before.ops.items() if op.type == "Conv2D")
     edges = {(name, number): graph.fitted(given[number], before.ops[name].inputs[number]) for number in (0, 1)}

@@ -60,7 +60,7 @@ def traced_port(
 ) -> TracedPort:
     """Return a new port in a run config, with the values of its variables, as its framework traces it."""
     port = built_port(migration, config, tf1_shapes)[0]
-    return port.traced(config, initial) or PortGraph(migration, config, tf1_shapes, initial, port)
+    return port.traced(config, initial) or PortGraph(port, config, initial)
 
 
 class PortGraph(TracedPort):
@@ -76,16 +76,8 @@ class PortGraph(TracedPort):
       NotImplementedError: if the graph uses a resource that is not a variable, such as a table.
     """
 
-    def __init__(
-        self,
-        migration: Migration,
-        config: RunConfig,
-        tf1_shapes: Shapes,
-        initial: Mapping[str, np.ndarray] | None,
-        port: Port | None = None,
-    ):
-        self._migration = migration
-        port = port or built_port(migration, config, tf1_shapes)[0]
+    def __init__(self, port: Port, config: RunConfig, initial: Mapping[str, np.ndarray] | None):
+        migration = port.migration
         port.check_graph()
         from detrand._patching.tensorflow import converted_by_autograph, function_as_is
 

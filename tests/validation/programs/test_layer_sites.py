@@ -11,7 +11,7 @@ import tf_keras
 from detrand import Migration, TrainStep, validate
 from detrand.checkpoints.upstream import all_upstream, op_of
 from detrand.comparison.leaves import OUTPUT
-from detrand.validation.diagnosis.port_graph import PortGraph
+from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.programs.layer_sites import LayerSites
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.training.port import lines_of_optimizer
@@ -175,7 +175,7 @@ def lines_of_ops(port, *shape):
     """Return the lines of the ops of a port by their types."""
     inputs = np.zeros(shape, np.float32)
     migration = Migration(tf1=lambda inputs, training: inputs * v1.get_variable("w", []), port=port, inputs=inputs)
-    graph = PortGraph(migration, RunConfig(training=False), {}, None)
+    graph = traced_port(migration, RunConfig(training=False), {}, None)
     needed = all_upstream(map(op_of, graph.outputs.values()), lambda name: graph.ops[name].sources)
     found = {}
     for op in graph.ops.values():
