@@ -171,7 +171,7 @@ def take_name(name: str, name_scope: str, taken: dict[str, int]) -> str:
     return unique
 
 
-def take_variable_name(graph: Any, name: str, name_scope: str = "") -> str:
+def take_variable_name(graph: Any, name: str, name_scope: str) -> str:
     """Return the name that TF1 gives a variable in a graph, with a number if the graph has the name."""
     return name[:-1] if name.endswith("/") else take_name(name, name_scope, graph._names_in_use)
 

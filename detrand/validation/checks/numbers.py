@@ -71,7 +71,7 @@ def numbers_of_loss(
     initial: Mapping[str, np.ndarray] | None,
     *,
     terms: bool,
-    other: tuple[Migration, float] | None = None,
+    other: tuple[Migration, float] | None,
 ) -> list[Number]:
     """Return the numbers in the port's loss that explain the difference.
 

@@ -195,7 +195,7 @@ def _taken_from_outside(region: Sequence[TracedOp]) -> set[str]:
     }
 
 
-def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | None = None) -> list[Divergence]:
+def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | None) -> list[Divergence]:
     """Return divergences, those of one fault joined.
 
     Two divergences are one fault if the port computes something in a different place or order than TF1, if two tensors

@@ -94,7 +94,7 @@ VARIANTS: dict[str, Vary] = {
 }
 
 
-def rounded_to(dtype: tf.DType, seed: int, snapshot: Snapshot, units: float = 1.0) -> Variant:
+def rounded_to(dtype: tf.DType, seed: int, snapshot: Snapshot, units: float) -> Variant:
     """Return the variant that rounds to half precision, and computes from weights and inputs off by up to some ULPs."""
     variant, rng = as_written(snapshot), np.random.default_rng(seed)
 

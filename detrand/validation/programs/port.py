@@ -282,7 +282,7 @@ def _entries(migration: Migration, tf1_names: Mapping[str, str]) -> dict[str, st
 
 
 def run_port_in_functional_model(
-    migration: Migration, tf1: Outcome, tf1_shapes: Shapes, op_seeds: tuple[int, ...] = ()
+    migration: Migration, tf1: Outcome, tf1_shapes: Shapes, op_seeds: tuple[int, ...]
 ) -> Outcome | None:
     """Run a new port inside a Keras functional model with TF1's initial values; return None if it is no Keras layer.
 
@@ -536,7 +536,7 @@ class Port:
         """Return the view of the variables that the port has now."""
         return TF1View(joined_variables("port", self.variables), self.migration.name_map, self._tf1_shapes)
 
-    def set_weights(self, config: RunConfig, initial: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    def set_weights(self, config: RunConfig, initial: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         """Give the variables the weights of a config; return the distinct weights as the port has them.
 
         The initial values are those of TF1, by its names. Where the port has all of TF1's variables, those that only

@@ -249,7 +249,7 @@ class TrainedPort:
       sliced: the variables of which its optimizer has got gradients in slices, by their TF1 names.
     """
 
-    def __init__(self, port: Port, compiled: bool, stopped: Collection[str] = (), whole: Collection[str] = ()):
+    def __init__(self, port: Port, compiled: bool, stopped: Collection[str], whole: Collection[str]):
         migration, train = port.migration, train_step_of(port.migration)
         self._trains = train.trains
         self._model, self._variables, self.replicas = port.model, port.variables, port.replicas
