@@ -17,6 +17,7 @@ from detrand.files import written_whole
 
 if TYPE_CHECKING:
     from detrand.random_tool import DeterministicRandomTestTool
+    from detrand.scopes import Scope
     from detrand.validation.migration import Migration, Tolerances
     from detrand.validation.report import Report
     from detrand.validation.results import CheckResult
@@ -170,7 +171,7 @@ class TestMixin:
         self.addCleanup(stack.close)
         return stack.enter_context(DeterministicRandomTestTool(seed, mode).scope())
 
-    def no_variable_creations(self) -> contextlib.AbstractContextManager[Any]:
+    def no_variable_creations(self) -> Scope:
         """Return a context manager that fails if its block creates a variable."""
         from detrand import assert_no_variable_creations
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ _OF_OPS = ("update_ops", "losses", "regularization_losses", "table_initializer")
 _SWITCHES, _MERGES = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 
 
-def leave_forward_pass(meta_graph: Any, outputs: Iterable[str]) -> None:
+def leave_forward_pass(meta_graph: tf.compat.v1.MetaGraphDef, outputs: Iterable[str]) -> None:
     """Leave out what is needed neither for the outputs nor for the losses and updates in a graph's collections."""
     definition, collections = meta_graph.graph_def, meta_graph.collection_def
     roots = [*outputs, *(each for name in _OF_OPS if name in collections for each in collections[name].node_list.value)]
@@ -52,7 +51,7 @@ def _tensors_of(collection: str, member: bytes) -> tuple[str, ...]:
     return tensors_of_context(member, collection == _LOOPS)
 
 
-def needed_for(definition: Any, tensors: Iterable[str], given: Collection[str] = ()) -> set[str]:
+def needed_for(definition: tf.compat.v1.GraphDef, tensors: Iterable[str], given: Collection[str] = ()) -> set[str]:
     """Return the names of the ops that tensors depend on, but for given tensors."""
     nodes = {node.name: node for node in definition.node}
 
@@ -62,7 +61,7 @@ def needed_for(definition: Any, tensors: Iterable[str], given: Collection[str] =
     return all_upstream([op_of(name) for name in tensors if name not in given], inputs_of)
 
 
-def decide_conditionals(meta_graph: Any, known: Mapping[str, bool]) -> None:
+def decide_conditionals(meta_graph: tf.compat.v1.MetaGraphDef, known: Mapping[str, bool]) -> None:
     """Leave one branch of each conditional in a graph whose condition follows from the values of known tensors.
 
     A graph stays as it is where the gradients of a loop, or of a conditional that is not decided, need another one that
@@ -112,7 +111,7 @@ class _Branches:
       dead: the names of the ops that are not executed.
     """
 
-    def __init__(self, definition: Any, known: Mapping[str, bool]):
+    def __init__(self, definition: tf.compat.v1.GraphDef, known: Mapping[str, bool]):
         self.values = dict(known)
         self.passed_on: dict[str, str] = {}
         self.dead: set[str] = set()
@@ -120,7 +119,7 @@ class _Branches:
         for node in in_order(definition):
             self._add(node)
 
-    def _add(self, node: Any) -> None:
+    def _add(self, node: tf.compat.v1.NodeDef) -> None:
         tensors = [tensor_name(each) for each in node.input if not each.startswith("^")]
         if node.op in _MERGES:
             live = [each for each in tensors if not self._is_dead(each)]
@@ -144,7 +143,7 @@ class _Branches:
         return tensor in self._dead_tensors or op_of(tensor) in self.dead
 
 
-def run_iterations_in_turn(definition: Any) -> None:
+def run_iterations_in_turn(definition: tf.compat.v1.GraphDef) -> None:
     """Make all loops of a graph run one iteration at a time, so that random ops draw in the order of the iterations."""
     for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
         for node in nodes:
@@ -152,7 +151,7 @@ def run_iterations_in_turn(definition: Any) -> None:
                 node.attr["parallel_iterations"].i = 1
 
 
-def not_run_once(definition: Any) -> set[str]:
+def not_run_once(definition: tf.compat.v1.GraphDef) -> set[str]:
     """Return the names of the ops in loops and conditionals of a graph, which a session may run any number of times."""
     nodes = {node.name: node for node in definition.node}
     depths: dict[str, int] = {}
@@ -166,7 +165,7 @@ def not_run_once(definition: Any) -> set[str]:
     return {name for name, depth in depths.items() if depth}
 
 
-def known_constants(definition: Any) -> dict[str, bool]:
+def known_constants(definition: tf.compat.v1.GraphDef) -> dict[str, bool]:
     """Return the boolean constants of a graph that are scalars, by their tensors."""
     constants = [
         node for node in definition.node if node.op == "Const" and node.attr["dtype"].type == tf.bool.as_datatype_enum
@@ -175,7 +174,7 @@ def known_constants(definition: Any) -> dict[str, bool]:
     return {name: bool(array) for name, array in arrays.items() if not array.ndim}
 
 
-def in_order(definition: Any) -> Iterator[Any]:
+def in_order(definition: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
     """Yield the ops of a graph, each after those that it takes something from, but for the ends of loops."""
     nodes, seen = {node.name: node for node in definition.node}, set[str]()
     for start in definition.node:
@@ -191,7 +190,7 @@ def in_order(definition: Any) -> Iterator[Any]:
                 waiting += [(each, False) for each in sources if each.op not in ("NextIteration", "RefNextIteration")]
 
 
-def replace_nodes(definition: Any, nodes: list[Any]) -> None:
+def replace_nodes(definition: tf.compat.v1.GraphDef, nodes: list[tf.compat.v1.NodeDef]) -> None:
     """Make ops those of a graph, some of which may be its own."""
     copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del definition.node[:]

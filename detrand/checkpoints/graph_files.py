@@ -378,7 +378,9 @@ class _FrozenVariable(NamedTuple):
 class _Graph:
     """A graph in a file, with the tensors of a signature by their names in it."""
 
-    def __init__(self, meta_graph: Any, is_frozen: bool, signature: str, assets: Path | None = None):
+    def __init__(
+        self, meta_graph: tf.compat.v1.MetaGraphDef, is_frozen: bool, signature: str, assets: Path | None = None
+    ):
         from detrand._patching.graphs import assets_of
 
         self._meta_graph = meta_graph
@@ -506,7 +508,7 @@ class _Graph:
         return mapped
 
 
-def _reads(nodes: Iterable[Any], functions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _reads(nodes: Iterable[tf.compat.v1.NodeDef], functions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each tensor that an op reads as a TF1 graph reads variables, and the op; empty if it is in a function."""
     for node in nodes:
         if node.op == "Identity" and _READERS.fullmatch(node.name):
@@ -523,7 +525,7 @@ def _reads(nodes: Iterable[Any], functions: Mapping[str, Any]) -> Iterator[tuple
                     yield "", arguments[op_of(tensor)]
 
 
-def _remove(definition: Any, names: Collection[str]) -> None:
+def _remove(definition: tf.compat.v1.GraphDef, names: Collection[str]) -> None:
     """Remove ops from the definition of a graph, and what refers to them but for their outputs."""
     from detrand._patching.graphs import forget_colocation
 

@@ -247,7 +247,7 @@ def _under_tf1_names(variables: Mapping[str, Any], name_map: Any) -> dict[str, A
     return named
 
 
-def restore_session(session: Any, path: str, name_map: NameMap | None) -> RestoredSession:
+def restore_session(session: tf.compat.v1.Session, path: str, name_map: NameMap | None) -> RestoredSession:
     """Restore the global variables of a TF1 session with a Saver, from the values that the port's variables get.
 
     If ``name_map`` maps a variable and its moving average to one name, the variable is restored from the average.

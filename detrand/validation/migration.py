@@ -13,6 +13,7 @@ from detrand.arguments import check_callable, check_factory, quote, takes_one_ar
 from detrand.checkpoints.graph_files import GraphFile
 from detrand.comparison.metrics import is_metric
 from detrand.errors import ArgumentError, MigrationError
+from detrand.packages import tf
 from detrand.seeding.callsite import UNKNOWN, site_of_argument
 from detrand.seeding.streams import checked_seed
 from detrand.steps.comparison import Tolerance, checked_tolerances
@@ -120,7 +121,7 @@ class Migration:
     tolerances: Tolerances = ()
     train: TrainStep | None = None
     dtype_policy: str | None = None
-    strategy: Any = None
+    strategy: tf.distribute.Strategy | Callable[[], tf.distribute.Strategy] | None = None
     metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)
     expect: Sequence[str] = ()
 
