@@ -115,7 +115,6 @@ class Runner:
       tf1: where TF1's numbers come from.
       found_names: how the names were paired that the user's ``name_map`` leaves open; None if there are none.
       missing_names: TF1 name -> the name that the user's ``name_map`` gives it, of which the port has no variable.
-      faults: the first divergences that are known to be no rounding.
     """
 
     def __init__(self, migration: Migration, tf1: Reference | None = None):
@@ -123,7 +122,7 @@ class Runner:
         self.tf1 = tf1 or Reference(migration)
         self._ports: dict[RunConfig, Outcome] = {}
         self._trials: dict[tuple[object, str], Trial] = {}  # of earlier diagnoses
-        self.faults = frozenset[str]()
+        self._beyond_rounding = frozenset[str]()  # divergences, as text
         self._built: dict[bool, BuiltPort] = {}  # by training
         self._is_probe = False
         self.found_names: FoundNames | None = None
@@ -364,6 +363,14 @@ class Runner:
         )
         self._trials.update({(trial.ends, trial.words): trial for trial in found.trials})
         return found
+
+    def note_beyond_rounding(self, divergence: Divergence | None) -> None:
+        """Remember that a first divergence is more than rounding, so that no other check measures it."""
+        self._beyond_rounding |= set() if divergence is None else {str(divergence)}
+
+    def is_beyond_rounding(self, divergence: Divergence | None) -> bool:
+        """Return whether a first divergence is known to be more than rounding."""
+        return divergence is not None and str(divergence) in self._beyond_rounding
 
     def of_step(self, number: int) -> Runner:
         """Return the runner of the same programs, whose losses are those of TF1's outputs in a training step.

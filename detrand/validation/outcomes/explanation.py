@@ -212,13 +212,13 @@ def _by_rounding(found: Found, runner: Runner, tf1: Outcome, port: Outcome, diag
         words = f"outputs differ by rounding only: max |difference| {greatest:.2g}, and they agree in float64"
         summary = found.summary.replace(in_one_line("outputs", outputs), words, 1)
         return replace(found, summary=summary, tensors=diagnosis.tensors)
-    divergence = str(next(iter(diagnosis.divergences), ""))
-    if found.noise is None or divergence in runner.faults or not may_be_rounding(found, tf1):
+    divergence = next(iter(diagnosis.divergences), None)
+    if found.noise is None or runner.is_beyond_rounding(divergence) or not may_be_rounding(found, tf1):
         return None
     floor = runner.tf1.noise_floor(tf1)
     comparisons = comparisons_within(runner.migration, tf1, port, floor)
     if not all(comparisons.values()):
-        runner.faults |= {divergence} - {""}
+        runner.note_beyond_rounding(divergence)
         return None
     before, after = (
         "; ".join(in_one_line(*each) for each in by_name.items()) for by_name in (found.comparisons, comparisons)
