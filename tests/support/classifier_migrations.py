@@ -39,10 +39,6 @@ def forward(inputs, training, *, units=3, rate=0.5, initializer=None, scale=0.01
 port = functools.partial(shim_port, forward)
 
 
-def failed(report):
-    return {check.name for check in report.checks if not check.ok}
-
-
 def train(path, program=forward, version=2, as_dict=False):
     """Train a TF1 program, save it, and return the values of all its variables, by name."""
     v1 = tf.compat.v1

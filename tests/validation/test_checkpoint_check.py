@@ -12,7 +12,8 @@ from detrand import CheckpointError, Migration, validate
 from detrand.validation.checks.registry import CHECKS, Runner
 from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.port import run_port_from_checkpoint
-from tests.support.classifier_migrations import INPUTS, NAMES, failed, forward, port, train
+from tests.support.classifier_migrations import INPUTS, NAMES, forward, port, train
+from tests.support.reports import failed
 from tests.support.shim_ports import shim_port
 
 

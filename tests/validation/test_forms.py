@@ -23,6 +23,7 @@ from detrand import (
 )
 from detrand.validation.golden import record_golden
 from tests.sound_migrations.training import ADAM, MEAN_SQUARE, MOMENTUM, random, train_step
+from tests.support.reports import failed
 from tests.support.tf1_referee import TF1_WARNINGS
 
 pytestmark = TF1_WARNINGS
@@ -198,10 +199,6 @@ def test_a_gru_that_resets_after_fails_with_its_remedy():
     report = validate(dataclasses.replace(MIGRATIONS["GRUCell"], name_map=None, port=port, train=None))
     assert "variables-match" in failed(report)
     assert "has reset_after=True, so it computes different numbers" in report.checks[1].details
-
-
-def failed(report):
-    return {check.name for check in report.checks if not check.ok}
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from detrand.random_tool import stream_of
 from detrand.validation.golden import record_golden
 from detrand.validation.precision import PolicyTolerance
 from tests.support.causes import without_lines
+from tests.support.reports import failed
 
 v1 = tf.compat.v1
 INPUTS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
@@ -65,10 +66,6 @@ def training(kit, optimizer, **arguments):
 
 def migration(kit=keras, policy="mixed_bfloat16", **changes):
     return Migration(**{"tf1": tf1, "port": port(kit), "inputs": INPUTS, "dtype_policy": policy, **changes})
-
-
-def failed(report):
-    return {check.name for check in report.checks if not check.ok}
 
 
 def policies():

@@ -14,7 +14,7 @@ from detrand.report import html as html_report
 from detrand.report import json as json_report
 from detrand.validation.checks.registry import CHECKS
 from detrand.validation.migration import CHECK_NAMES
-from tests.support.classifier_migrations import failed
+from tests.support.reports import failed
 from tests.support.shim_ports import shim_port
 
 v1 = tf.compat.v1

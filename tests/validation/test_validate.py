@@ -12,7 +12,8 @@ import tf_keras
 import detrand
 from detrand import Migration, MigrationError, validate
 from detrand.validation.checks.registry import CHECKS
-from tests.support.classifier_migrations import INPUTS, NAMES, failed, forward, port
+from tests.support.classifier_migrations import INPUTS, NAMES, forward, port
+from tests.support.reports import failed
 from tests.support.shim_ports import shim_port
 
 

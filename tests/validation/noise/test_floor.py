@@ -23,6 +23,7 @@ from detrand.validation.programs.outcome import RunConfig
 from detrand.validation.programs.tf1 import tf1_program
 from detrand.validation.reference import Reference
 from tests.sound_migrations import MIGRATIONS
+from tests.support.reports import failed
 from tests.support.shim_ports import shim_port
 from tests.support.tf1_referee import TF1_WARNINGS
 
@@ -86,10 +87,6 @@ def noise_floor(migration, config):
 
 def migration(port, **changes):
     return Migration(**{"tf1": classifier, "port": port, "inputs": IMAGES, "name": "classifier", **changes})
-
-
-def failed(report):
-    return {check.name for check in report.checks if not check.ok}
 
 
 NUMERICAL = {"constant-weights", "random-inference", "random-training", "constant-mode"}
