@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.faults.tf1 import numbers
-from tests.validation.frameworks import losses
-from tests.validation.frameworks.losses import CLASSES, FLAGS, NUMBERS, POSITIVE, SHARES, SIGNS, WEIGHTS, line_of
+from tests.support import losses
+from tests.support.losses import CLASSES, FLAGS, NUMBERS, POSITIVE, SHARES, SIGNS, WEIGHTS, line_of
 
 jax = pytest.importorskip("jax")
 optax, nnx = pytest.importorskip("optax"), pytest.importorskip("flax.nnx")
@@ -95,7 +95,7 @@ SOUND = {
         losses.divided_by_weights,
         lambda y, x: jnp.average(of_classes(x, y), weights=jnp.array(WEIGHTS)[y]),
     ),
-    "smoothed": (CLASSES, losses.smoothed, smoothed),
+    "smoothed": (CLASSES, losses.smoothed_by_tf1, smoothed),
     "ignored": (
         losses.SOME_IGNORED,
         losses.of_known,
@@ -191,8 +191,13 @@ def with_another_margin(labels, outputs):
 
 FAULTS = {
     "sum": (CLASSES, losses.mean_cross_entropy, summed, "reduction differs: Mean (TF1), Sum (port)"),
-    "smoothing": (CLASSES, losses.smoothed, not_smoothed, "label smoothing differs: 0.1 (TF1), none (port)"),
-    "more smoothing": (CLASSES, losses.smoothed, smoothed_more, "label smoothing differs: 0.1 (TF1), 0.2 (port)"),
+    "smoothing": (CLASSES, losses.smoothed_by_tf1, not_smoothed, "label smoothing differs: 0.1 (TF1), none (port)"),
+    "more smoothing": (
+        CLASSES,
+        losses.smoothed_by_tf1,
+        smoothed_more,
+        "label smoothing differs: 0.1 (TF1), 0.2 (port)",
+    ),
     "weights": (CLASSES, losses.weighted, without_weights, "only TF1 multiplies by another tensor"),
     "one weight": (CLASSES, losses.weighted, with_other_weights, "params of GatherV2 differs: 3 (TF1), 2 (port)"),
     "penalty": (NUMBERS, losses.with_penalty, without_penalty, "only TF1 adds this term to the loss"),

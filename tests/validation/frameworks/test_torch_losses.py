@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.faults.tf1 import numbers
-from tests.validation.frameworks import losses
-from tests.validation.frameworks.losses import CLASSES, FLAGS, NUMBERS, POSITIVE, SHARES, SIGNS, WEIGHTS, line_of
+from tests.support import losses
+from tests.support.losses import CLASSES, FLAGS, NUMBERS, POSITIVE, SHARES, SIGNS, WEIGHTS, line_of
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -288,8 +288,13 @@ def with_another_margin(labels, outputs):
 
 FAULTS = {
     "sum": (CLASSES, losses.mean_cross_entropy, summed, "reduction differs: Mean (TF1), Sum (port)"),
-    "smoothing": (CLASSES, losses.smoothed, not_smoothed, "label smoothing differs: 0.1 (TF1), none (port)"),
-    "more smoothing": (CLASSES, losses.smoothed, smoothed_more, "label smoothing differs: 0.1 (TF1), 0.2 (port)"),
+    "smoothing": (CLASSES, losses.smoothed_by_tf1, not_smoothed, "label smoothing differs: 0.1 (TF1), none (port)"),
+    "more smoothing": (
+        CLASSES,
+        losses.smoothed_by_tf1,
+        smoothed_more,
+        "label smoothing differs: 0.1 (TF1), 0.2 (port)",
+    ),
     "weights": (CLASSES, losses.weighted, without_weights, "only TF1 multiplies by another tensor"),
     "one weight": (
         CLASSES,

@@ -12,12 +12,9 @@ import detrand
 from detrand.validation.golden import record_golden
 from detrand.validation.results import Fault
 from tests.faults.tf1 import dense, integers, numbers
+from tests.support.losses import cross_entropy, mean_cross_entropy, relative_error, smoothed_by_tf1
 
 CLASSES, NUMBERS = integers(4, 6), numbers(6, 4)
-
-
-def cross_entropy(labels, logits):
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 def tf1_loss(labels, outputs):
@@ -106,10 +103,6 @@ def smoothed(labels, outputs):
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=outputs))
 
 
-def smoothed_by_tf1(labels, outputs):
-    return tf.losses.softmax_cross_entropy(tf.one_hot(labels, 4), outputs, label_smoothing=0.1)
-
-
 @pytest.mark.slow_except("smoothed_by_tf1")
 @pytest.mark.parametrize("of_tf1", [smoothed, smoothed_by_tf1])
 def test_a_label_smoothing_that_differs_is_one_finding(of_tf1):
@@ -150,10 +143,6 @@ def test_losses_that_differ_by_a_tolerated_difference_of_outputs_are_no_differen
 
 def test_equal_losses_pass():
     assert validated(port_loss, checks=["training-steps"]).ok
-
-
-def mean_cross_entropy(labels, outputs):
-    return tf.reduce_mean(cross_entropy(labels, outputs))
 
 
 def sum_of_cross_entropy(labels, outputs):
@@ -531,10 +520,6 @@ def pinball(labels, outputs):
 
 def swapped_pinball(labels, outputs):
     return tf.reduce_mean(tf.maximum(0.9 * (outputs - labels), -0.1 * (outputs - labels)))
-
-
-def relative_error(labels, outputs):
-    return tf.reduce_mean(tf.abs(labels - outputs) / tf.abs(labels))
 
 
 def error_relative_to_outputs(labels, outputs):

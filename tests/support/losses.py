@@ -37,7 +37,7 @@ def divided_by_weights(labels, outputs):
     return tf.reduce_sum(cross_entropy(labels, outputs) * weights) / tf.reduce_sum(weights)
 
 
-def smoothed(labels, outputs):
+def smoothed_by_tf1(labels, outputs):
     return tf.losses.softmax_cross_entropy(tf.one_hot(labels, 4), outputs, label_smoothing=0.1)
 
 
