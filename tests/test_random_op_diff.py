@@ -326,7 +326,7 @@ def test_a_different_order_is_called_that(ops, data):
         assert text.startswith("the same random ops in a different order: ")
 
 
-def test_programs_of_more_ops_than_are_aligned_at_once(monkeypatch):
+def test_programs_of_more_ops_than_are_aligned_at_once_are_paired(monkeypatch):
     monkeypatch.setattr("detrand.random_op_diff._WINDOW", 32)
     ops = [uniform(size * size % 23) for size in range(200)]
     changed = [*ops[:30], *[normal(9)] * 24, *ops[30:100], *ops[103:]]

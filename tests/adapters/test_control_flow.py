@@ -715,17 +715,17 @@ class TestScopesInside:
         inner = DeterministicRandomTestTool(7, "num_random_ops")
         return lambda times: program(times, inner)
 
-    def test_of_another_tool(self, program, mode):
+    def test_a_scope_of_another_tool_draws_what_the_session_draws(self, program, mode):
         desired, _ = session_runs(self.program(program), mode, [np.int32(3)] * 3)
         actual, _ = steps(self.program(program), mode, [np.int32(3)] * 3)
         assert_same(actual, desired)
 
-    def test_of_another_tool_outside_of_steps(self, program, mode):
+    def test_a_scope_of_another_tool_outside_of_steps_draws_what_the_session_draws(self, program, mode):
         (desired,), _ = session_runs(self.program(program), mode, [np.int32(3)])
         (actual,), _ = eager_run(lambda: self.program(program)(3), mode)
         assert_same(actual, desired)
 
-    def test_of_the_same_tool_inside_the_scope_of_another(self, program, mode):
+    def test_a_scope_of_the_same_tool_inside_that_of_another_draws_what_the_session_draws(self, program, mode):
         def in_two_scopes(tool):
             inner = DeterministicRandomTestTool(7, "num_random_ops")
             return lambda times: counted(times, in_scope_of(inner, lambda x: x + program(2, tool)[0]))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from detrand import DeterministicRandomTestTool
 from detrand.adapters import eager
+from tests.support.tool_runs import in_session
 
 v1 = tf.compat.v1
 
@@ -38,11 +39,6 @@ WRONG_SHAPES = {
 }
 WRONG_TENSORS = {name: shape for name, shape in WRONG_SHAPES.items() if tf.is_tensor(shape)}
 NEXT_BLOCK = len(eager._first_counters(0))
-
-
-def in_session(draws):
-    with tf.Graph().as_default(), v1.Session() as session:
-        return session.run(draws())
 
 
 def tool_at(op_seed, seed, mode="num_random_ops"):
@@ -131,7 +127,7 @@ class TestDraws:
         with tool_at(0, 42).scope():
             np.testing.assert_array_equal(draw(), in_session(draw))
 
-    def test_a_list_as_the_shape_of_a_raw_op(self):
+    def test_a_raw_op_accepts_a_list_as_its_shape(self):
         with tool_at(0, 42).scope():
             desired = in_session(lambda: tf.raw_ops.RandomUniform(shape=[2, 3], dtype=tf.float32))
         with tool_at(0, 42).scope():

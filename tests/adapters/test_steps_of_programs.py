@@ -141,7 +141,7 @@ def test_steps_go_on_in_the_tools_next_scope(mode):
 
 
 @parametrize_modes
-def test_a_scope_inside_a_step_of_the_same_tool(mode):
+def test_a_scope_inside_a_step_of_the_same_tool_draws_what_the_session_draws(mode):
     desired, _ = session_runs(lambda _: [tf.random.uniform([2]), tf.random.normal([2])], mode)
     tool = DeterministicRandomTestTool(mode=mode)
     draw = tool.scope()(normals)

@@ -75,7 +75,7 @@ def test_there_is_no_metric_without_vectors_of_one_shape(tf1, port):
     assert metric_of("output", "cosine", tf1, port) is None
 
 
-def test_names_of_metrics():
+def test_only_names_of_metrics_are_accepted():
     assert [is_metric(name) for name in ("cosine", "kl", "top-1", "top-50", "top-0", "top", "mse")] == [
         *([True] * 4),
         *([False] * 3),

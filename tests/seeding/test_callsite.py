@@ -291,7 +291,7 @@ class TestErrors:
     def test_an_error_that_was_not_raised_has_no_line(self):
         assert callsite.describe_error(ValueError("wrong")) == "ValueError: wrong"
 
-    def test_an_error_without_a_message(self):
+    def test_an_error_without_a_message_is_described_by_its_type(self):
         assert callsite.describe_error(ValueError()) == "ValueError: no message"
 
     def test_a_syntax_error_has_the_line_of_the_source(self):

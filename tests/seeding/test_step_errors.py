@@ -310,7 +310,7 @@ def test_a_step_inside_a_loop_body_is_refused():
         tf.while_loop(lambda i: i < 2, body, [0])
 
 
-def test_in_a_function_and_in_a_graph():
+def test_a_step_in_a_function_or_in_a_graph_is_refused():
     tool = DeterministicRandomTestTool()
 
     def in_a_step():

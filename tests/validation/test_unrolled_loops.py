@@ -92,7 +92,7 @@ def validate(tf1, port, train=None, checks=None):
 
 
 @pytest.mark.parametrize("is_older", [False, True], ids=["loop in a function", "loop in the graph"])
-def test_noise_in_a_loop_and_around_it(is_older):
+def test_noise_in_a_loop_and_around_it_is_that_of_the_session(is_older):
     if is_older:
         tf.disable_control_flow_v2()
     try:
@@ -104,7 +104,7 @@ def test_noise_in_a_loop_and_around_it(is_older):
 
 
 @pytest.mark.slow
-def test_training_through_a_loop():
+def test_training_through_a_loop_passes():
     report = validate(stacked_cells, StackedCells, TRAIN, ["training-steps"])
     assert report.ok, str(report)
     assert "not trained in a tf.function" in report.checks[-1].summary

@@ -122,7 +122,7 @@ class TestVariablesOf:
 
 class TestTF1Names:
     @pytest.mark.parametrize("framework", [keras, tf_keras], ids=["keras3", "tf_keras"])
-    def test_in_a_layer_of_a_model_of_a_module(self, framework):
+    def test_variables_of_a_layer_in_a_model_in_a_module_keep_their_tf1_names(self, framework):
         model = framework.Sequential([shim(framework.layers.Layer), framework.layers.Dense(1, name="dense")])
         model(np.ones((1, 2), np.float32))
         module = tf.Module()
