@@ -71,60 +71,79 @@ def causes(
       draws_numpy: whether a program may draw from NumPy's global generator, which is not seeded.
       random_ops: the random ops that only one program has.
     """
-    found: list[Cause] = []
-    if draws_numpy:
-        found.append(DRAWS_NUMPY)
-    found += random_ops
-    if divergence is not None and divergence.hyperparameter is not None:
-        return (of_hyperparameter(divergence.hyperparameter, divergence.count),)
-    if divergence is not None and divergence.iterations is not None:
-        tf1, port = divergence.iterations
-        remedy = f"run the loop {plural(tf1, 'time')} in the port"
-        return (of_values("number of iterations of a loop in Python", tf1, port, remedy=remedy),)
-    if divergence is not None and divergence.layer_order is not None:
-        return (_of_layer_order(divergence.layer_order),)
-    if divergence is not None and divergence.is_swap and (exchanged := tuple(of_exchanged_tensors(divergence))):
-        return exchanged
-    if divergence is not None and divergence.takes_other:
-        return tuple(of_inputs(divergence))
-    if divergence is not None and (shapes := tuple(of_shapes(divergence))):
-        return shapes
-    if divergence is not None and (softmaxes := tuple(of_softmaxes(divergence))):
-        return softmaxes
-    if divergence is not None and (transpositions := tuple(of_transposition(divergence))):
-        return transpositions
-    possible = [] if divergence is None else unconfirmed(divergence)
-    if divergence is not None:
-        windows = list(of_windows(divergence))
-        found += windows if windows else [] if possible else of_attributes(divergence)
-        found += of_layer(divergence, hyperparameters)
-    if output is not None and output.reason == "dtype":
-        found.append(of_values("dtype", output.desired.dtype, output.actual.dtype))
-    elif divergence is not None and divergence.dtypes[0]:
-        dtypes = [re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes]
-        if not all(each.startswith(("int", "uint")) for each in dtypes):  # integers hold the same numbers
-            found.append(of_values("dtype", *dtypes))
-    if divergence is not None:
-        found += of_dropout(divergence, hyperparameters)
-        found += of_draws(divergence)
-        found += of_masks(divergence)
-        found += of_epsilon(divergence)
-        found += list(of_axes(divergence)) or of_arrangement(divergence)
-        found += of_constant(divergence)
-        found += of_padding_mode(divergence)
-        found += of_training_mode(divergence) or of_uses(divergence)
-        found += of_limits(divergence)
-        found += [] if windows else of_ops(divergence)
-        found += of_inputs(divergence)
-        found += of_scale(divergence)
-        found += [] if found else of_moves(divergence)
-        found += [] if found else of_broadcasts(divergence)
-        found += [] if found else of_other_axes(divergence)
-        found += possible
+    if divergence is not None and (certain := _certain_causes(divergence)) is not None:
+        return certain
+    found = [*([DRAWS_NUMPY] if draws_numpy else []), *random_ops]
+    of_dtypes = list(_of_dtypes(divergence, output))
+    if divergence is None:
+        found += of_dtypes
+    else:
+        found += _possible_causes(divergence, hyperparameters, of_dtypes, found)
     if losses is not None:
         found += _regularization(*losses)
     found += (of_hyperparameter(each) for each in hyperparameters if each.name in (INITIALIZER, REGULARIZER))
     return tuple(dict.fromkeys(found))
+
+
+def _certain_causes(divergence: Divergence) -> tuple[Cause, ...] | None:
+    """Return the causes of a divergence beside which there are no others; None if it may have several causes."""
+    if divergence.hyperparameter is not None:
+        return (of_hyperparameter(divergence.hyperparameter, divergence.count),)
+    if divergence.iterations is not None:
+        tf1, port = divergence.iterations
+        remedy = f"run the loop {plural(tf1, 'time')} in the port"
+        return (of_values("number of iterations of a loop in Python", tf1, port, remedy=remedy),)
+    if divergence.layer_order is not None:
+        return (_of_layer_order(divergence.layer_order),)
+    if divergence.is_swap and (exchanged := tuple(of_exchanged_tensors(divergence))):
+        return exchanged
+    if divergence.takes_other:
+        return tuple(of_inputs(divergence))
+    for causes_of in (of_shapes, of_softmaxes, of_transposition):
+        if found := tuple(causes_of(divergence)):
+            return found
+    return None
+
+
+def _of_dtypes(divergence: Divergence | None, output: LeafComparison | None) -> Iterator[Cause]:
+    """Yield that the dtypes of an output, or else of what diverges first, differ."""
+    if output is not None and output.reason == "dtype":
+        yield of_values("dtype", output.desired.dtype, output.actual.dtype)
+    elif divergence is not None and divergence.dtypes[0]:
+        dtypes = [re.sub(r"<dtype: '(\w+)'>", r"\1", each) for each in divergence.dtypes]
+        if not all(each.startswith(("int", "uint")) for each in dtypes):  # integers hold the same numbers
+            yield of_values("dtype", *dtypes)
+
+
+def _possible_causes(
+    divergence: Divergence,
+    hyperparameters: Sequence[AuditedHyperparameter],
+    of_dtypes: Sequence[Cause],
+    others: Sequence[Cause],
+) -> list[Cause]:
+    """Return the causes that fit a part of a divergence: specific evidence first, ratios that could be chance last.
+
+    ``others`` are causes that other evidence shows. Moves, broadcasts and other axes are possible only without any.
+    """
+    possible, windows, found = unconfirmed(divergence), list(of_windows(divergence)), list[Cause]()
+    found += windows if windows else [] if possible else of_attributes(divergence)
+    found += of_layer(divergence, hyperparameters)
+    found += of_dtypes
+    found += of_dropout(divergence, hyperparameters)
+    found += of_draws(divergence)
+    found += of_masks(divergence)
+    found += of_epsilon(divergence)
+    found += list(of_axes(divergence)) or of_arrangement(divergence)
+    found += of_constant(divergence)
+    found += of_padding_mode(divergence)
+    found += of_training_mode(divergence) or of_uses(divergence)
+    found += of_limits(divergence)
+    found += [] if windows else of_ops(divergence)
+    found += of_inputs(divergence)
+    found += of_scale(divergence)
+    for causes_of in (of_moves, of_broadcasts, of_other_axes):
+        found += [] if found or others else causes_of(divergence)
+    return [*found, *possible]
 
 
 def _of_layer_order(order: LayerOrder) -> Cause:
