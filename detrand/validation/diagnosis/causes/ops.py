@@ -158,50 +158,11 @@ def _with_numbers(divergence: Divergence) -> tuple[list[str], list[str]]:
 def _named_ops(divergence: Divergence) -> Iterator[Cause]:
     """Yield what only one program computes, for kinds of ops that have a name of their own."""
     only_tf1, only_port = only_in(*divergence.regions)
-    missing, added = sorted(ACTIVATIONS & only_tf1.keys()), sorted(ACTIVATIONS & only_port.keys())
-    is_all = _LAYERS.isdisjoint({*only_tf1, *only_port})  # an activation is not all that makes up another layer
-    slopes = slopes_of_leaky_relus(divergence.regions)
-    pairs = [*zip((missing, added), divergence.regions, strict=True)]
-    forms, names = ([function(*each) for each in pairs] for function in (form_of_gelu, names_of_activations))
-    if slopes[0] is not None and slopes[1] is not None:
-        yield of_values(name_of_attribute("LeakyRelu", "attribute alpha"), *(f"{slope:.4g}" for slope in slopes))
-    elif all(forms):
-        yield of_values("form of GELU", *forms)
-    elif missing and added:
-        by_hand = map(_is_by_hand, divergence.regions, (only_tf1, only_port))
-        of_sides = zip(names, (missing, added), by_hand, strict=True)
-        known = ["" if is_by_hand and name == ", ".join(kinds) else name for name, kinds, is_by_hand in of_sides]
-        yield of_values("activation", *_named_or_in_words(divergence, known), fault=Fault.ACTIVATION)
-    elif (missing and CLIPS & only_port.keys()) or (added and CLIPS & only_tf1.keys()):
-        of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
-        yield of_values("activation", *_named_or_in_words(divergence, of_slopes), fault=Fault.ACTIVATION)
-    elif missing and is_all:
-        title, remedy = "the port has no activation where TF1 has {}", "add the activation {} to the port"
-        yield Cause(title.format(names[0]), fault=Fault.ACTIVATION, remedy=remedy.format(names[0]))
-    elif added and is_all:
-        title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
-        yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
-    halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
-    for region, each in zip(divergence.regions, halves, strict=True):
-        if each == {"Pow", "Sum"} and any(kind(op) == "Pow" and number_of(op) == "2.0" for op in region):
-            each.symmetric_difference_update({"Pow", "Square"})
-    factors = [
-        sorted(number_of(op) for op in region if kind(op) in ("Mul", "RealDiv")) for region in divergence.regions
-    ]
-    if factors[0] == factors[1] and halves in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
-        is_half = halves[0] == {"L2Loss"}
-        sums = ["half the sum, as tf.nn.l2_loss computes", "the whole sum"]
-        remedy = (
-            "divide the sum of squares by 2 in the port" if is_half else "take the whole sum of squares in the port"
-        )
-        yield of_values("sum of squares", *(sums if is_half else sums[::-1]), remedy=remedy)
-        return
-    signs = {"Sub": "subtracted", "AddV2": "added"}
-    if divergence.confirmed and all(len(each) == 1 and each <= signs.keys() for each in halves):
-        of_tf1, of_port = (signs[kinds.pop()] for kinds in halves)
-        remedy = f"{'subtract' if of_tf1 == 'subtracted' else 'add'} the term in the port, too"
-        yield of_values("sign of a term", of_tf1, of_port, remedy=remedy)
-        return
+    yield from _of_activations(divergence, only_tf1, only_port)
+    for cause_of in (_of_sum_of_squares, _of_sign):
+        if (cause := cause_of(divergence, only_tf1, only_port)) is not None:
+            yield cause
+            return
     for words, alternatives in _ALTERNATIVES.items():
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
@@ -231,6 +192,61 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
             yield in_one_program(who, does, fault=Fault.OPS)
             return
     yield from of_arithmetic(divergence, only_tf1, only_port)
+
+
+def _of_activations(divergence: Divergence, only_tf1: Counter[str], only_port: Counter[str]) -> Iterator[Cause]:
+    """Yield the activation that only one program has, or the activations of both."""
+    missing, added = sorted(ACTIVATIONS & only_tf1.keys()), sorted(ACTIVATIONS & only_port.keys())
+    is_all = _LAYERS.isdisjoint({*only_tf1, *only_port})  # an activation is not all that makes up another layer
+    slopes = slopes_of_leaky_relus(divergence.regions)
+    pairs = [*zip((missing, added), divergence.regions, strict=True)]
+    forms, names = ([function(*each) for each in pairs] for function in (form_of_gelu, names_of_activations))
+    if slopes[0] is not None and slopes[1] is not None:
+        yield of_values(name_of_attribute("LeakyRelu", "attribute alpha"), *(f"{slope:.4g}" for slope in slopes))
+    elif all(forms):
+        yield of_values("form of GELU", *forms)
+    elif missing and added:
+        by_hand = map(_is_by_hand, divergence.regions, (only_tf1, only_port))
+        of_sides = zip(names, (missing, added), by_hand, strict=True)
+        known = ["" if is_by_hand and name == ", ".join(kinds) else name for name, kinds, is_by_hand in of_sides]
+        yield of_values("activation", *_named_or_in_words(divergence, known), fault=Fault.ACTIVATION)
+    elif (missing and CLIPS & only_port.keys()) or (added and CLIPS & only_tf1.keys()):
+        of_slopes = ["" if slope is None else f"leaky ReLU of slope {slope:.4g}" for slope in slopes]
+        yield of_values("activation", *_named_or_in_words(divergence, of_slopes), fault=Fault.ACTIVATION)
+    elif missing and is_all:
+        title, remedy = "the port has no activation where TF1 has {}", "add the activation {} to the port"
+        yield Cause(title.format(names[0]), fault=Fault.ACTIVATION, remedy=remedy.format(names[0]))
+    elif added and is_all:
+        title, remedy = "TF1 has no activation where the port has {}", "remove the activation {} from the port"
+        yield Cause(title.format(names[1]), fault=Fault.ACTIVATION, remedy=remedy.format(names[1]))
+
+
+def _of_sum_of_squares(divergence: Divergence, only_tf1: Counter[str], only_port: Counter[str]) -> Cause | None:
+    """Return the cause that one program halves a sum of squares, as ``tf.nn.l2_loss`` does."""
+    halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
+    for region, each in zip(divergence.regions, halves, strict=True):
+        if each == {"Pow", "Sum"} and any(kind(op) == "Pow" and number_of(op) == "2.0" for op in region):
+            each.symmetric_difference_update({"Pow", "Square"})
+    factors = [
+        sorted(number_of(op) for op in region if kind(op) in ("Mul", "RealDiv")) for region in divergence.regions
+    ]
+    if factors[0] != factors[1] or halves not in ([{"L2Loss"}, {"Square", "Sum"}], [{"Square", "Sum"}, {"L2Loss"}]):
+        return None
+    is_half = halves[0] == {"L2Loss"}
+    sums = ["half the sum, as tf.nn.l2_loss computes", "the whole sum"]
+    remedy = "divide the sum of squares by 2 in the port" if is_half else "take the whole sum of squares in the port"
+    return of_values("sum of squares", *(sums if is_half else sums[::-1]), remedy=remedy)
+
+
+def _of_sign(divergence: Divergence, only_tf1: Counter[str], only_port: Counter[str]) -> Cause | None:
+    """Return the cause that one program adds a term that the other one subtracts."""
+    signs = {"Sub": "subtracted", "AddV2": "added"}
+    halves = [{*kinds} - PLUMBING for kinds in (only_tf1, only_port)]
+    if not divergence.confirmed or not all(len(each) == 1 and each <= signs.keys() for each in halves):
+        return None
+    of_tf1, of_port = (signs[kinds.pop()] for kinds in halves)
+    remedy = f"{'subtract' if of_tf1 == 'subtracted' else 'add'} the term in the port, too"
+    return of_values("sign of a term", of_tf1, of_port, remedy=remedy)
 
 
 def _is_by_hand(region: Sequence[TracedOp], only: Counter[str]) -> bool:
