@@ -106,14 +106,11 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     random_ops, of_draws = list[Cause](), list[Finding]()
     if tf1.config.mode == "num_random_ops" and not _explained_without_draws(diagnosis.divergences):
         random_ops, of_draws = _without_counterpart(runner, tf1, port)
-    uncontrolled = ""
-    if tf1.config.weights == "initial":
-        uncontrolled = describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port")
-    divergence = next(iter(diagnosis.divergences), None)
     # Both programs have run with the same weights, and regularizers add to the loss only.
     hyperparameters = [each for each in runner.audit.differing if each.name not in (INITIALIZER, REGULARIZER)]
     draws_numpy = not runner.migration.seed_numpy and (tf1.draws_numpy or port.draws_numpy)
     of_averages = list(findings_of_averages(runner, tf1, port))
+    divergence = next(iter(diagnosis.divergences), None)
     likely = causes(
         divergence,
         outputs.first_divergence,
@@ -123,44 +120,18 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         random_ops=random_ops,
     )
     titles = tuple(dict.fromkeys([*(each.title for each in likely), *(each.title for each in of_averages if outputs)]))
-
-    differences = []
-    for name, comparison in found.comparisons.items():
-        if not comparison:
-            origins, floor = (tf1.origins, found.noise) if name == "outputs" else ({}, None)
-            differences.append(f"{name}: {first_difference(comparison, origins, floor)}")
     divergences = tuple(map(str, diagnosis.divergences))
-    details = [
-        *divergences,
-        describe_causes(titles) if titles else "",
-        not_found,
-        *differences,
-        uncontrolled,
-    ]
+    details = [*divergences, describe_causes(titles) if titles else "", not_found, *_differences(found, tf1, port)]
     summaries = [found.summary, *(each.title for each in random_ops[:1])]
     if divergence is not None:
         summaries.append(f"first divergence at {divergence.op}")
+
     findings = [
         finding_of(runner, each, causes(each, hyperparameters=hyperparameters)) for each in diagnosis.divergences
     ]
     findings = list(explained_by_variables(runner, diagnosis.divergences, findings))
-    rest = causes(
-        None,
-        outputs.first_divergence,
-        None,
-        hyperparameters,
-        draws_numpy=draws_numpy,
-    )
-    if _explain_draws(findings, runner.audit.hyperparameters, port):
-        of_draws = []
-    elif any(each.fault is Fault.DRAWN_SHAPE for each in of_draws):  # the ops that draw differ because of it
-        unknown = [each for each in findings if each.fault is Fault.UNEXPLAINED]
-        consequences = {Fault.UNEXPLAINED}
-        if runner.agree(runner.tf1.outcome(INFERENCE), runner.port(INFERENCE)):  # other ops and axes compute the same
-            consequences |= {Fault.OPS, Fault.AXES}
-        findings = [each for each in findings if each.fault not in consequences]
-        if len(unknown) == len(of_draws):  # these have the lines of the layers, too
-            of_draws = [replace(each, port=other.port) for each, other in zip(of_draws, unknown, strict=True)]
+    rest = causes(None, outputs.first_divergence, None, hyperparameters, draws_numpy=draws_numpy)
+    findings, of_draws = _without_consequences_of_draws(runner, port, findings, of_draws)
     findings[:0] = [*(finding_of_cause(runner, "computation", each) for each in rest), *of_draws]
     if _has_idle_dropouts(runner.audit.hyperparameters, port):
         findings = [
@@ -170,13 +141,7 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
     if any(leaf.reason in OF_STRUCTURE for leaf in outputs.leaves):
         remedy = "return the outputs of both programs in the same structure"
         findings.insert(0, Finding("computation", in_one_line("outputs", outputs), remedy=remedy))
-    if not findings:
-        name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
-        title = in_one_line(name, comparison)
-        if runner.framework.no_graph:
-            findings = _untraced(runner, title, hyperparameters)
-        else:
-            findings = [Finding("computation", f"{title}; {UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)]
+    findings = findings or _without_cause(runner, found, hyperparameters)
     findings = [_with_uncontrolled(each, (*tf1.uncontrolled, *port.uncontrolled)) for each in findings]
     return replace(
         found,
@@ -188,6 +153,46 @@ def _explained(found: Found, runner: Runner, tf1: Outcome, port: Outcome) -> Fou
         divergences=divergences,
         tensors=diagnosis.tensors,
     )
+
+
+def _differences(found: Found, tf1: Outcome, port: Outcome) -> list[str]:
+    """Return the first difference of each comparison in words, and the draws that no scope controls."""
+    differences = []
+    for name, comparison in found.comparisons.items():
+        if not comparison:
+            origins, floor = (tf1.origins, found.noise) if name == "outputs" else ({}, None)
+            differences.append(f"{name}: {first_difference(comparison, origins, floor)}")
+    if tf1.config.weights == "initial":
+        differences.append(describe_uncontrolled(tf1.uncontrolled, port.uncontrolled, port_name="the port"))
+    return differences
+
+
+def _without_consequences_of_draws(
+    runner: Runner, port: Outcome, findings: list[Finding], of_draws: list[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """Return findings of ops and of random ops without those of one kind that the other kind explains."""
+    if _explain_draws(findings, runner.audit.hyperparameters, port):
+        return findings, []
+    if not any(each.fault is Fault.DRAWN_SHAPE for each in of_draws):
+        return findings, of_draws
+    # The ops that draw differ because of the shape that they draw.
+    unknown = [each for each in findings if each.fault is Fault.UNEXPLAINED]
+    consequences = {Fault.UNEXPLAINED}
+    if runner.agree(runner.tf1.outcome(INFERENCE), runner.port(INFERENCE)):  # other ops and axes compute the same
+        consequences |= {Fault.OPS, Fault.AXES}
+    findings = [each for each in findings if each.fault not in consequences]
+    if len(unknown) == len(of_draws):  # these have the lines of the layers, too
+        of_draws = [replace(each, port=other.port) for each, other in zip(of_draws, unknown, strict=True)]
+    return findings, of_draws
+
+
+def _without_cause(runner: Runner, found: Found, hyperparameters: Sequence[AuditedHyperparameter]) -> list[Finding]:
+    """Return the findings of a difference that no op explains."""
+    name, comparison = next((name, each) for name, each in found.comparisons.items() if not each)
+    title = in_one_line(name, comparison)
+    if runner.framework.no_graph:
+        return _untraced(runner, title, hyperparameters)
+    return [Finding("computation", f"{title}; {UNKNOWN_CAUSE}", fault=Fault.UNEXPLAINED)]
 
 
 def _diagnosis(runner: Runner, tf1: Outcome, port: Outcome, outputs: Comparison) -> tuple[Diagnosis, str]:
