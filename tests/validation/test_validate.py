@@ -293,7 +293,7 @@ def test_checks_come_after_those_that_they_depend_on():
     ("changes", "message"),
     [
         ({"tf1": lambda inputs, training: 1 / 0}, r"the TF1 program of .* cannot be run: ZeroDivisionError.*test_val"),
-        ({"port": lambda: 1 / 0}, r"cannot make the port: ZeroDivisionError.*test_validate.py:\d+"),
+        ({"port": lambda: 1 / 0}, r"^port of .* raised ZeroDivisionError.*test_validate.py:\d+"),
         ({"port": lambda: 3}, r"returned 3 of type int, which cannot be called"),
     ],
     ids=["tf1 raises", "port raises", "no port"],

@@ -356,7 +356,7 @@ class Port:
             with layer_names_counted_anew(), self.replicas.scope(), self.sites.watched(), seeded:
                 self.model: Any = migration.port()
         except Exception as error:
-            raise MigrationError(f"port of {migration.name} cannot make the port: {describe_error(error)}") from error
+            raise MigrationError(f"port of {migration.name} raised {describe_error(error)}") from error
         if not callable(self.model):
             raise MigrationError(
                 f"port of {migration.name} returned {self.model!r} of type {type(self.model).__name__}, which cannot "
