@@ -77,26 +77,8 @@ class PortGraph(TracedPort):
     """
 
     def __init__(self, port: Port, config: RunConfig, initial: Mapping[str, np.ndarray] | None):
-        migration = port.migration
         port.check_graph()
-        from detrand._patching.tensorflow import converted_by_autograph, function_as_is
-
-        outputs: dict[str, str] = {}
-
-        def look(returned: Any) -> Any:
-            leaves = leaves_by_path(returned)
-            found = {path: read(leaf) for path, leaf in leaves.items()}
-            tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf, tf.Tensor)}
-            outputs.clear()
-            outputs.update((path, name_of(leaf)) for path, leaf in tensors.items())
-            return list(tensors.values())
-
-        with port_scope(migration, config), functions_as_written(), functions_inlined():
-            port.set_weights(config, initial)
-            model, batch = converted_by_autograph(port.function), port.batch
-            program = function_as_is(lambda *batch: look(port.call_model(model, batch, config.training)[0]))
-            with port.sites.watched():
-                graph = program.get_concrete_function(*batch).graph
+        graph, outputs = _graph_of(port, config, initial)
         self._first: dict[str, Value] | None = None  # what is computed without substitutes
         self._size = 0  # how many numbers that is
         self._feeds: dict[str, np.ndarray] = {}
@@ -116,10 +98,10 @@ class PortGraph(TracedPort):
                 self._variables[name] = exact.get(id(outer), variables[id(outer)].numpy())
             else:
                 raise NotImplementedError(f"the port uses {outer.name}, a resource that is not a variable")
-        tf1_names = {} if migration.strategy is not None else _tf1_names(self._view)
+        tf1_names = {} if port.migration.strategy is not None else _tf1_names(self._view)
         self._variable_names = of_captured = {name: tf1_names.get(id(outer), "") for name, outer in captured.items()}
         self._inputs = given = tuple(tensor.op.name for tensor in graph.inputs if tensor.op.name not in captured)
-        self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(batch)), strict=True))
+        self._feeds.update(zip(given, (leaf.numpy() for leaf in tf.nest.flatten(port.batch)), strict=True))
         self._feeds.update(self._later_runs(graph.get_operations(), config.op_seeds))
         straight = unrolled(graph, self._counted, port.sites.sites_of)
         operations = graph.get_operations()
@@ -140,7 +122,8 @@ class PortGraph(TracedPort):
         self._positions = {name_of(tensor): n for n, tensor in enumerate(t for op in operations for t in op.outputs)}
         self._watched = watched_in(operations)
         dtypes = {tensor.dtype for op in operations for tensor in op.outputs}
-        self.computes_narrowly = migration.dtype_policy is None and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
+        has_policy = port.migration.dtype_policy is not None
+        self.computes_narrowly = not has_policy and not dtypes.isdisjoint((tf.float16, tf.bfloat16))
         self._read = reads_of(operations, self._variables)
         reads = self._read | gathers_of(operations, self._variables)
         self._reads = {op: of_captured[name] for op, name in reads.items() if of_captured.get(name)}
@@ -411,6 +394,31 @@ def _parsed(like: Any, text: str) -> Any:
     else:
         raise ValueError(f"an attribute of kind {kind} cannot be substituted")
     return value
+
+
+def _graph_of(
+    port: Port, config: RunConfig, initial: Mapping[str, np.ndarray] | None
+) -> tuple[tf.Graph, dict[str, str]]:
+    """Return the graph of a call of a port with the weights of a config, and the names of its outputs by path."""
+    from detrand._patching.tensorflow import converted_by_autograph, function_as_is
+
+    outputs: dict[str, str] = {}
+
+    def look(returned: Any) -> Any:
+        leaves = leaves_by_path(returned)
+        found = {path: read(leaf) for path, leaf in leaves.items()}
+        tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf, tf.Tensor)}
+        outputs.clear()
+        outputs.update((path, name_of(leaf)) for path, leaf in tensors.items())
+        return list(tensors.values())
+
+    with port_scope(port.migration, config), functions_as_written(), functions_inlined():
+        port.set_weights(config, initial)
+        model = converted_by_autograph(port.function)
+        program = function_as_is(lambda *batch: look(port.call_model(model, batch, config.training)[0]))
+        with port.sites.watched():
+            graph = program.get_concrete_function(*port.batch).graph
+    return graph, outputs
 
 
 def _tf1_names(view: TF1View) -> dict[int, str]:
