@@ -248,6 +248,22 @@ def replaced_words():
     ]
 
 
+# Of the words that are replaced in identifiers, those that no text needs.
+_NOT_IN_TEXT = ("tell", "tells", "told", "lets", "mend", "parting")
+
+
+def replaced_words_in_text():
+    """Return the lines of the package and of the documentation that have a word which REPLACED replaces."""
+    texts = {f"detrand.{name}": source for name, source in SOURCES.items()}
+    texts |= {path.name: path.read_text() for path in [*(ROOT / "docs").glob("*.rst"), *ROOT.glob("*.rst")]}
+    return [
+        f"{name} line {number}: {found[0]}; use {REPLACED[found[0].lower()]!r}"
+        for name, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        for found in re.finditer(rf"\b({'|'.join(_NOT_IN_TEXT)})\b", line, re.IGNORECASE)
+    ]
+
+
 def repeated_public_names():
     """Return the public names that detrand/__init__.pyi imports more than once, or that detrand/__init__.py names."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
@@ -385,6 +401,10 @@ def test_names_are_made_of_the_glossarys_words():
     assert not replaced_words()
 
 
+def test_texts_are_made_of_the_glossarys_words():
+    assert not replaced_words_in_text()
+
+
 def test_public_names_are_listed_once():
     assert not repeated_public_names()
 
@@ -414,6 +434,7 @@ RULES = [
     modules_without_docstring,
     modules_missing_from_their_package,
     replaced_words,
+    replaced_words_in_text,
     repeated_public_names,
     folders_of_tests_without_package,
     unasserted_tests,
