@@ -605,7 +605,12 @@ _FINDINGS_OF: dict[str, Callable[[_Explanation, _Part], Iterable[Finding]]] = {
 
 
 _OPS_ONLY = {Fault.ONLY_IN_ONE, Fault.OPS, Fault.UNEXPLAINED}
-_VAGUE = {Fault.TERM, Fault.OPS, Fault.UNEXPLAINED}  # what a loss may show of a fault in one step, and not in another
+_VAGUE = {
+    Fault.TERM,
+    Fault.OPS,
+    Fault.UNEXPLAINED,
+    Fault.POSSIBLE,
+}  # what a loss may show of a fault in one step, and not in another
 _SYMPTOMS_OF = {"loss": "loss", **dict.fromkeys(UPDATED, "optimizer")}
 
 

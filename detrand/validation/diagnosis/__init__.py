@@ -9,6 +9,7 @@
 - `candidates`: the pairs of tensors of which the port's may get TF1's value.
 - `trials`: the substitutes that may make the rest agree: TF1's tensors, attributes, constants and hyperparameters.
 - `substitutes`: the trials after which more agrees; the port runs with one after the other.
+- `edits`: one op of the port left out, replaced or added, after which the outputs agree.
 - `search`: the search for all divergences; each is confirmed by giving the port TF1's value.
 - `op_kinds`: the kinds of ops, of which only one program may have some.
 - `causes`: the likely causes of a difference of two computations, losses or trainings; a new cause goes here.

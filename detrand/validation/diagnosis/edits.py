@@ -20,7 +20,7 @@ from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.program import Program
-from detrand.validation.diagnosis.op_kinds import kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, kind, only_in
 from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.traces import (
@@ -117,7 +117,7 @@ class Edits:
                 return Divergence(
                     tf1=edit.tf1 or _alike(state, edit.port),
                     port=edit.port,
-                    after=(),
+                    after=state.divergence().after,
                     leaf=None,
                     attributes=edit.attributes,
                     attribute=next(iter(edit.attributes), ""),
@@ -177,7 +177,7 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
         for of_program, mine in zip(ops, only, strict=True)
     )
     for places in _by_line(state, of_port):
-        if len(_operands(places[0])) == 1:
+        if all(len(_operands(op)) == 1 for op in places):
             yield _left_out(places)
     # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
     choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
@@ -186,9 +186,10 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
         like = [op for op in ops[0] if kind(op) == kind(places[0]) != "SelectV2"]
         yield _exchanged(places, next(iter(like), None))
     kinds = {kind(op): op for op in reversed(of_tf1)}
-    for tf1_op, places in itertools.product(kinds.values(), _by_line(state, of_port)):
+    activations = [op for op in ops[1] if only[1][kind(op)] and kind(op) in ACTIVATIONS - _FUNCTIONS.keys()]
+    for tf1_op, places in itertools.product(kinds.values(), _by_line(state, [*of_port, *activations])):
         are_alike = len({kind(each) in _CONDITIONS for each in (tf1_op, places[0])}) == 1
-        if are_alike and len(tf1_op.inputs) == len(places[0].inputs):
+        if are_alike and all(len(tf1_op.inputs) == len(op.inputs) for op in places):
             for is_reversed in (False, True) if kind(tf1_op) in _ORDERS else (False,):
                 yield _replaced(places, tf1_op, is_reversed=is_reversed)
     for tf1_op, places in itertools.product(
