@@ -20,7 +20,7 @@ from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.program import Program
-from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, is_neutral, kind, only_in
 from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.traces import (
@@ -244,7 +244,8 @@ def _left_out(ops: Sequence[TracedOp]) -> _Edit:
     def numbers(tensor: str, array: _Array) -> np.ndarray | None:
         return array(operands[tensor])
 
-    return _Edit([*operands], numbers, False, _in_places("without it", len(ops)), None, ops[0], ((), tuple(ops)))
+    shown = _computing(ops)
+    return _Edit([*operands], numbers, False, _in_places("without it", len(ops)), None, shown, ((), (shown,)))
 
 
 def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -> _Edit:
@@ -258,8 +259,13 @@ def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -
             return None
         return np.asarray(_FUNCTIONS[kind(tf1_op)](*(known[::-1] if is_reversed else known)))
 
-    words = _in_places(f"with TF1's {kind(tf1_op)} in its place", len(ops))
-    return _Edit([*by_name], numbers, False, words, tf1_op, ops[0], ((tf1_op,), (ops[0],)))
+    words, shown = _in_places(f"with TF1's {kind(tf1_op)} in its place", len(ops)), _computing(ops)
+    return _Edit([*by_name], numbers, False, words, tf1_op, shown, ((tf1_op,), (shown,)))
+
+
+def _computing(ops: Sequence[TracedOp]) -> TracedOp:
+    """Return the first of some ops that changes numbers, as adding 0 does not."""
+    return next(itertools.chain((op for op in ops if not is_neutral(op)), ops))
 
 
 def _reductions(ops: Sequence[TracedOp], only: Counter[str]) -> list[TracedOp]:

@@ -268,6 +268,11 @@ class PortGraph(TracedPort):
         value = tf.get_static_value(self._tensor(tensor))
         return None if value is None else np.asarray(value)
 
+    def array(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor holds, if it is an input or a constant."""
+        fed = self._feeds.get(op_of(tensor))
+        return self.constant(tensor) if fed is None else np.asarray(fed)
+
     def _tensor(self, name: str) -> tf.Tensor:
         return self._graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
 

@@ -21,6 +21,7 @@ from detrand.validation.diagnosis.causes.cause import (
     of_values,
     op_with_constants,
     use_order,
+    use_value,
 )
 from detrand.validation.diagnosis.causes.values import differing_factors, of_arithmetic
 from detrand.validation.diagnosis.divergence import Divergence
@@ -64,6 +65,8 @@ _ONLY_IN_ONE = {
     "Mean": "takes a mean",
     "Sum": "sums",
     "Square": "squares",
+    "Neg": "negates",
+    "Abs": "takes absolute values",
     "Sqrt": "takes a square root",
     "Log": "takes a logarithm",
     "Exp": "takes an exponential",
@@ -122,7 +125,10 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
         sides = [", ".join([*own, *sorted(kinds)]) for own, kinds in zip(_with_numbers(divergence), only, strict=True)]
         if all(sides):
-            yield of_values("what is computed", *sides, fault=Fault.OPS, remedy="")  # these are names of ops
+            use = (
+                use_value(sides[0]) if divergence.is_edit else ""
+            )  # these are names of ops, of which many may not matter
+            yield of_values("what is computed", *sides, fault=Fault.OPS, remedy=use)
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
 
