@@ -20,10 +20,11 @@ from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.program import Program
-from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, is_neutral, kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, OF_LAST_AXIS, is_neutral, kind, only_in
 from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.traces import (
+    AXIS_OF_SOFTMAX,
     EXCHANGED_BRANCHES,
     ORDER_OF_OPERANDS,
     Edge,
@@ -171,7 +172,9 @@ class Edits:
 def _edits(state: TraceComparison) -> Iterator[_Edit]:
     """Yield edits that make the programs more alike: those that leave out an op first."""
     ops = _without_counterpart(state.tf1), _without_counterpart(state.port)
-    only = only_in(*ops)
+    # Among ops that differ and agree in the end, such as of a mask, may be some of the kind that only one program has.
+    of_both = only_in(*ops), only_in(state.tf1.diverged, state.port.diverged)
+    only = [of_ops | of_diverged for of_ops, of_diverged in zip(*of_both, strict=True)]
     of_tf1, of_port = (
         [op for op in of_program if mine[kind(op)] and kind(op) in _FUNCTIONS]
         for of_program, mine in zip(ops, only, strict=True)
@@ -179,6 +182,8 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
     for places in _by_line(state, of_port):
         if all(len(_operands(op)) == 1 for op in places):
             yield _left_out(places)
+    for places in _by_line(state, [op for op in ops[1] if kind(op) in OF_LAST_AXIS]):
+        yield from _along_other_axes(state, places)
     # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
     choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
     ordered = [op for op in ops[1] if kind(op) in _ORDERS.keys() - {"SelectV2"} and not op.constants]
@@ -287,6 +292,29 @@ def _reduced(ops: Sequence[TracedOp], tf1_op: TracedOp) -> _Edit:
     return _Edit([*by_name], numbers, False, words, tf1_op, ops[0], ((tf1_op,), (ops[0],)))
 
 
+def _along_other_axes(state: TraceComparison, ops: Sequence[TracedOp]) -> Iterator[_Edit]:
+    """Yield edits that compute a softmax along other axes than the last one, to which an op may have moved its axis."""
+    taken = {op.name: op.inputs[0] for op in ops}
+    before = state.port.trace.ops.get(op_of(ops[0].inputs[0]))
+    rank = next((len(value.shape) for value in map(state.port.value, ops) if value is not None), 0)
+    perm = before.constants.get("input 1") if before is not None and before.type == "Transpose" else None
+    order = list(range(rank)) if perm is None or len(perm) != rank else [int(axis) for axis in perm]
+    tf1_op = next((op for op in state.tf1.trace.ops.values() if kind(op) == kind(ops[0])), None)
+
+    def numbers(axis: int, tensor: str, array: _Array) -> np.ndarray | None:
+        given = array(taken[tensor])
+        if given is None or given.ndim != rank:
+            return None
+        powers = np.exp(given - given.max(axis, keepdims=True))
+        shares = powers / powers.sum(axis, keepdims=True)
+        return np.asarray(np.log(shares) if kind(ops[0]) == "LogSoftmax" else shares)
+
+    for axis in range(rank - 1):
+        words = _in_places("along TF1's axis", len(ops))
+        axes = {AXIS_OF_SOFTMAX: (str(order[axis]), str(order[-1]))}
+        yield _Edit([*taken], functools.partial(numbers, axis), False, words, tf1_op, ops[0], ((), ()), axes)
+
+
 def _exchanged(ops: Sequence[TracedOp], tf1_op: TracedOp | None) -> _Edit:
     by_name = {op.name: op for op in ops}
 
@@ -307,13 +335,17 @@ def _added(state: TraceComparison, tf1_ops: Sequence[TracedOp]) -> list[_Edit]:
 
     Other places are where the programs begin to diverge.
     """
-    found = list[tuple[int, _Edit]]()
+    found = dict[tuple[object, ...], tuple[int, _Edit]]()
     for tf1_op in tf1_ops:
+        numbers_of = tuple((name, text) for name, text in tf1_op.attributes.items() if name in tf1_op.constants)
         for likeness, tensors, taker in _places(state, tf1_op):
             words = _in_places(f"with TF1's {kind(tf1_op)} here", len(tensors))
             numbers = functools.partial(_after, tf1_op)
-            found.append((likeness, _Edit(tensors, numbers, True, words, tf1_op, taker, ((tf1_op,), ()))))
-    return [edit for _, edit in sorted(found, key=lambda each: -each[0])]
+            edit = _Edit(tensors, numbers, True, words, tf1_op, taker, ((tf1_op,), ()))
+            key = kind(tf1_op), numbers_of, *tensors
+            if key not in found or likeness > found[key][0]:
+                found[key] = likeness, edit
+    return [edit for _, edit in sorted(found.values(), key=lambda each: -each[0])]
 
 
 def _after(tf1_op: TracedOp, tensor: str, array: _Array) -> np.ndarray | None:

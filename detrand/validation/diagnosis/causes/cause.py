@@ -14,6 +14,7 @@ import numpy as np
 from detrand.validation.audit.hyperparameters import ACTIVATION, BATCH_AXIS, INITIAL_RMS, MOMENTUM, OPTIMIZER, RATE
 from detrand.validation.diagnosis.op_kinds import kind
 from detrand.validation.frameworks.traces import (
+    AXIS_OF_SOFTMAX,
     DIVISOR,
     EXCHANGED_BRANCHES,
     ORDER_OF_CHANNELS,
@@ -144,6 +145,7 @@ _ATTRIBUTES = {
     "attribute block_size": "size of the blocks",
     ORDER_OF_OPERANDS: "order of the operands",
     EXCHANGED_BRANCHES: "branches of a condition",
+    AXIS_OF_SOFTMAX: "axis of Softmax",
     f"attribute {DIVISOR}": "divisor of the variance of n elements",
 }
 # Names of attributes that mean something else in other ops.
