@@ -1097,7 +1097,7 @@ def test_a_dropout_that_does_not_draw_needs_to_be_told_that_the_port_trains(is_t
 
     (finding,) = validate(Migration(tf1=dropped_out, port=Port, inputs=ROWS)).findings
     assert finding.title.startswith("only TF1 has a dropout, or another random op"), str(finding)
-    expected = "pass the training argument on to the port's dropout: it has TF1's rate, but draws nothing"
+    expected = "call the port's dropout in training mode: it has TF1's rate, but draws nothing"
     assert finding.remedy == (expected if is_there else "add this to the port")
 
 

@@ -523,7 +523,8 @@ def _smoothed(loss: PortLoss, op: TracedOp, share: float, number: float) -> Subs
     """Return labels that move to a share of all classes by a number, or that come from there if it is negative."""
     part, value, uniform = number if number >= 0 else number / (1 + number), loss.array(op.name), np.asarray(share)
     if value is not None and op.type == _SPARSE and (logits := loss.array(op.inputs[0])) is not None:
-        uniform = -np.log(_softmax(logits)).mean(axis=-1).reshape(value.shape)  # of logits of a sequence, too
+        with np.errstate(divide="ignore"):  # of masked logits
+            uniform = -np.log(_softmax(logits)).mean(axis=-1).reshape(value.shape)  # of logits of a sequence, too
     return NOTHING if value is None else loss.instead(op.name, (1 - part) * value + part * uniform)
 
 

@@ -278,7 +278,7 @@ def _explain_draws(
     return Fault.NORMALIZES_IN_INFERENCE in faults and _has_idle_dropouts(hyperparameters, port)
 
 
-_PASS_TRAINING = "pass the training argument on to the port's dropout: it has TF1's rate, but draws nothing"
+_PASS_TRAINING = "call the port's dropout in training mode: it has TF1's rate, but draws nothing"
 
 
 def _has_idle_dropouts(hyperparameters: Sequence[AuditedHyperparameter], port: Outcome) -> bool:
@@ -310,7 +310,7 @@ def findings_of_averages(runner: Runner, tf1: Outcome, port: Outcome) -> Iterato
     never = [name for name in of_tf1 if name not in of_port]
     if never and not only_known:
         title = f"the port never updates {and_more(never, 4)}, which each step of TF1 updates"
-        remedy = "update these variables in the port: call its Keras layer with training=True, or assign to them"
+        remedy = "update these variables in the port: call its layer in training mode, or assign to them"
         causes_of[never[0]] = Cause(title, "the call leaves it as it was", remedy=remedy)
     of_port_lines = runner.lines_of_updates(causes_of, port.config)
     for name, cause in causes_of.items():

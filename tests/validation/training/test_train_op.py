@@ -221,7 +221,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             {"port": shim()},
             {"port": shim(updates=False)},
             "the port never updates bn/mean, bn/variance, which each step of TF1 updates",
-            "update these variables in the port: call its Keras layer with training=True, or assign to them",
+            "update these variables in the port: call its layer in training mode, or assign to them",
         ),
         (
             clipping,
