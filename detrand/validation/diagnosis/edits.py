@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from detrand.arguments import plural
 from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
@@ -240,7 +239,7 @@ def _by_line(state: TraceComparison, ops: Sequence[TracedOp], *, everywhere: boo
 
 
 def _in_places(words: str, count: int) -> str:
-    return words if count == 1 else f"{words}, in {plural(count, 'place')}"
+    return words if count == 1 else f"{words}, at all {count} places"
 
 
 def _left_out(ops: Sequence[TracedOp]) -> _Edit:
@@ -264,7 +263,7 @@ def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -
             return None
         return np.asarray(_FUNCTIONS[kind(tf1_op)](*(known[::-1] if is_reversed else known)))
 
-    words, shown = _in_places(f"with TF1's {kind(tf1_op)} in its place", len(ops)), _computing(ops)
+    words, shown = _in_places(f"with TF1's {kind(tf1_op)} instead", len(ops)), _computing(ops)
     return _Edit([*by_name], numbers, False, words, tf1_op, shown, ((tf1_op,), (shown,)))
 
 
@@ -288,7 +287,7 @@ def _reduced(ops: Sequence[TracedOp], tf1_op: TracedOp) -> _Edit:
         count = taken.size / reduced.size
         return np.asarray(reduced * count if kind(tf1_op) == "Sum" else reduced / count)
 
-    words = _in_places(f"with TF1's {kind(tf1_op)} in its place", len(ops))
+    words = _in_places(f"with TF1's {kind(tf1_op)} instead", len(ops))
     return _Edit([*by_name], numbers, False, words, tf1_op, ops[0], ((tf1_op,), (ops[0],)))
 
 

@@ -84,11 +84,11 @@ def test_ports_that_are_written_differently_pass():
 @pytest.mark.parametrize(
     "changes, title, confirmed",
     [
-        ({"of_scales": ops.negative}, "only the port negates", "without it, in 2 places"),
+        ({"of_scales": ops.negative}, "only the port negates", "without it, at all 2 places"),
         (
             {"of_total": lambda total, added: added - total},
             "sign of a term differs: added (TF1), subtracted (port)",
-            "with TF1's AddV2 in its place, in 2 places",
+            "with TF1's AddV2 instead, at all 2 places",
         ),
     ],
     ids=["negated", "sign"],
