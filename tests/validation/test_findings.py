@@ -241,7 +241,7 @@ def test_an_op_along_another_axis_is_a_finding_right_before_the_output():
     report = validate(Migration(tf1=pooled, port=shim_port(along_features), inputs=inputs), checks=["random-inference"])
     (finding,) = report.findings
     assert finding.title == "axis of Softmax differs: 1 (TF1), 2 (port)", str(report)
-    assert finding.confirmed == "along TF1's axis, the rest agrees"
+    assert finding.confirmed.endswith("the rest agrees")
 
 
 @pytest.mark.slow

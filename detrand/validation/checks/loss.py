@@ -41,7 +41,7 @@ def findings_of_loss(runner: Runner, likely: Sequence[Cause]) -> list[Finding]:
         divergences, inputs = runner.divergences_of_loss()
     if faults is None:
         return _traced(runner, likely, divergences, inputs)
-    if len(divergences) == 1 and divergences[0].is_edit:
+    if len(divergences) == 1 and divergences[0].is_edit and not any(each.confirmed for each in likely):
         return _traced(runner, (), divergences, inputs)
     with passing_over():  # the difference is worth more than its place
         if any(each.fault is Fault.MULTIPLE for each in likely) and not faults.is_multiple:
@@ -180,7 +180,7 @@ def _traced(
             known = _replaced(runner, finding, cause._replace(title=f"loss: {cause.title}", confirmed=confirmed))
             return [known if is_in_tf1 else replace(known, port=place_of(op, ""))]
     in_one_place = len(found) == 1 and bool(found[0].confirmed)
-    if in_one_place and divergences[0].is_edit:
+    if in_one_place and divergences[0].is_edit and not whole.confirmed:
         return found
     if whole.fault is Fault.CONSTANT and len(found) == 1:  # it does no harm
         return [_replaced(runner, found[0], whole)]

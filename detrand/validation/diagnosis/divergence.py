@@ -126,15 +126,16 @@ class Divergence:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is confirmed by a number, an edit, or the one tensor that the programs make of one tensor.
+        """Whether it is confirmed by a number, or by the one tensor that the programs make of one tensor.
 
         A value that is made of several tensors hides which of them is which.
         """
-        if self.is_edit:
-            return True
         if not self.confirmed or self.term_of or self.is_order:
             return False
-        return bool(self.attribute) or all(len(_taken_from_outside(region)) <= 1 for region in self.regions)
+        if self.attribute and not self.is_edit:
+            return True
+        regions = self.regions if any(self.regions) or self.port is None else ((self.port,),)
+        return all(len(_taken_from_outside(region)) <= 1 for region in regions)
 
     @property
     def types(self) -> tuple[str, str]:

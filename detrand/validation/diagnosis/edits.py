@@ -159,8 +159,11 @@ class Edits:
             value = state.port.trace.values.get(name)
             return self._port.array(name) if value is None else value.array
 
-        with np.errstate(all="ignore"):
-            numbers = edit.numbers(tensor, array)
+        try:
+            with np.errstate(all="ignore"):
+                numbers = edit.numbers(tensor, array)
+        except (ValueError, TypeError):  # shapes that do not fit
+            return None
         return None if numbers is None or not np.isfinite(numbers).all() else numbers
 
     def _edges(self, tensor: str, state: TraceComparison) -> list[Edge]:

@@ -209,7 +209,8 @@ class _Search:
         found: list[_Found] = []
         while state.differs and state.diverged and len(found) < _MOST_DIVERGENCES:
             if term := state.term:
-                return [*found, (None, _of_term(state, *term))]
+                edit = self._edits.divergence(state, done) if state.has_zero_terms else None
+                return [*found, (None, edit or _of_term(state, *term))]
             easy = self._audited_step(state, done) or self._known_step(state, done)
             steps, state_then = easy or self._steps(state, done)
             # What follows a divergence that is not exact may be one more place of the same fault.
@@ -374,13 +375,16 @@ class _Search:
 
 
 def _is_plain(steps: Sequence[tuple[Trial, Divergence]], then: TraceComparison) -> bool:
-    """Return whether steps after which the programs agree show what differs: a number, or one op of one program."""
-    if len(steps) != 1 or then.differs or not steps[0][0].words:
+    """Return whether steps show what differs: a number, one op of one program, or a tensor for another one."""
+    if len(steps) != 1 or not steps[0][0].words:
         return False
     ((trial, divergence),) = steps
+    if trial.substitution.right and divergence.types[0] == divergence.types[1] and not divergence.takes_other:
+        return True
     only = [{*kinds} - PLUMBING - MOVES for kinds in only_in(*divergence.regions)]
-    is_named = trial.exchanged or divergence.iterations or divergence.masking or any(divergence.drawing)
-    return bool(trial.suspects or is_named) or (sum(map(len, only)) == 1 and not divergence.takes_other)
+    is_named = trial.suspects or trial.exchanged or divergence.iterations or divergence.masking
+    is_one_op = sum(map(len, only)) <= 1 and not divergence.takes_other
+    return not then.differs and bool(is_named or any(divergence.drawing) or is_one_op)
 
 
 def _of_hyperparameter(

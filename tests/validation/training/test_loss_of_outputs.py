@@ -473,7 +473,7 @@ def test_the_term_of_a_rewritten_loss_that_another_op_computes_is_named():
     loss = regrouped(of_exp=tf.identity)
     (finding,) = validated(loss, of_tf1=variational, labels=NUMBERS, checks=["training-steps"]).findings
     assert finding.title == "loss: only TF1 takes an exponential"
-    assert (finding.confirmed, finding.remedy) == ("all other terms agree", "add this to the port")
+    assert (finding.confirmed, finding.remedy) == ("with TF1's Exp here, the rest agrees", "add this to the port")
 
 
 def reversed_divergence(labels, outputs):

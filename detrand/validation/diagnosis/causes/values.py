@@ -39,6 +39,7 @@ from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, is_in, kind, padded_window
 from detrand.validation.frameworks.traces import (
+    AXIS_OF_SOFTMAX,
     CONVOLUTIONS,
     DIVISOR,
     EXCHANGED_BRANCHES,
@@ -70,6 +71,10 @@ def of_attributes(divergence: Divergence) -> Iterator[Cause]:
                 cause = _of_mode(tf1_trains=tf1 == "True", port_trains=port == "True")
             elif name == "attribute padding":
                 cause = _of_padding(tf1, port, divergence.types[0])
+            elif name == AXIS_OF_SOFTMAX:
+                cause = of_values(
+                    words, tf1, port, fault=Fault.AXES, remedy=f"compute {divergence.types[1]} along TF1's axis"
+                )
             elif name == EXCHANGED_BRANCHES:
                 title, remedy = "the two branches of a condition are exchanged", "exchange the two branches in the port"
                 cause = Cause(title, fault=Fault.ORDER, remedy=remedy)

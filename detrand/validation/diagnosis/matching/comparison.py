@@ -117,9 +117,7 @@ class TraceComparison:
         for who, mine, other in (("TF1", self.tf1, self.port), ("the port", self.port, self.tf1)):
             if len(mine.trace.outputs) != 1 or len(other.trace.outputs) != 1:
                 return None
-            (left, _), (others, zeros) = _terms(mine.trace), _terms(other.trace)
-            if zeros:  # one of them may be the counterpart of a term that is not 0
-                continue
+            (left, _), (others, _) = _terms(mine.trace), _terms(other.trace)
             total, other_total = sum(left.values()), sum(others.values())
             for value in others.values():
                 same = (name for name, each in left.items() if math.isclose(each, value, rel_tol=self._rtol))
@@ -127,6 +125,11 @@ class TraceComparison:
             if len(left) == 1 and math.isclose(total - sum(left.values()), other_total, rel_tol=self._rtol):
                 return who, mine.trace.ops[op_of(*left)]
         return None
+
+    @property
+    def has_zero_terms(self) -> bool:
+        """Whether terms of a program's only output are 0: one may be the counterpart of a term that is not."""
+        return any(len(each.trace.outputs) == 1 and _terms(each.trace)[1] > 0 for each in (self.tf1, self.port))
 
     def first_ops(self, ends: tuple[str | None, str | None] = (None, None)) -> tuple[TracedOp | None, TracedOp | None]:
         """Return the first op of TF1 without a counterpart, and that of the port that takes most of what it takes.
