@@ -86,11 +86,18 @@ def _kl(tf1: np.ndarray, port: np.ndarray) -> np.ndarray:
     """
     are_probabilities = bool((tf1 >= 0).all() and np.allclose(tf1.sum(axis=-1), 1, rtol=0, atol=1e-3))
     with np.errstate(divide="ignore", invalid="ignore"):
-        of_tf1, of_port = (np.log(each) if are_probabilities else _log_softmax(each) for each in (tf1, port))
+        of_tf1, of_port = (np.log(each) if are_probabilities else log_softmax(each) for each in (tf1, port))
         terms = np.exp(of_tf1) * (of_tf1 - of_port)
     return np.where(np.exp(of_tf1) == 0, 0.0, terms).sum(axis=-1)
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+def softmax(logits: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Return the softmax of an array along an axis."""
+    powers = np.exp(logits - logits.max(axis, keepdims=True, initial=-np.inf))
+    return np.asarray(powers / powers.sum(axis, keepdims=True))
+
+
+def log_softmax(logits: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Return the logarithm of the softmax of an array along an axis."""
+    shifted = logits - logits.max(axis, keepdims=True, initial=-np.inf)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis, keepdims=True)))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from detrand.checkpoints.upstream import all_upstream, op_of
+from detrand.comparison.metrics import softmax
 from detrand.packages import tf
 from detrand.seeding.callsite import is_of_user
 from detrand.validation.checks.loss_terms import Difference, Loss, differences_of_terms
@@ -505,7 +506,7 @@ class LossFaults:
         every = np.full_like(frames, len(logits))
         kinds[2].append(([("logit_length", str(frames), str(every))], {"sequence_length": every}))
         kinds[2].append(([(_TIME, "0", "1")], {"inputs": logits.swapaxes(0, 1)}))
-        kinds[2].append(([("activation of the logits", "none", "softmax")], {"inputs": _softmax(logits)}))
+        kinds[2].append(([("activation of the logits", "none", "softmax")], {"inputs": softmax(logits)}))
         for padded in self._loss.arrays:
             if padded.dtype.kind == "i" and padded.ndim == 2 and len(padded) == count:
                 lengths = np.bincount(indices[:, 0], minlength=count), np.full(count, padded.shape[1])
@@ -524,7 +525,7 @@ def _smoothed(loss: PortLoss, op: TracedOp, share: float, number: float) -> Subs
     part, value, uniform = number if number >= 0 else number / (1 + number), loss.array(op.name), np.asarray(share)
     if value is not None and op.type == _SPARSE and (logits := loss.array(op.inputs[0])) is not None:
         with np.errstate(divide="ignore"):  # of masked logits
-            uniform = -np.log(_softmax(logits)).mean(axis=-1).reshape(value.shape)  # of logits of a sequence, too
+            uniform = -np.log(softmax(logits)).mean(axis=-1).reshape(value.shape)  # of logits of a sequence, too
     return NOTHING if value is None else loss.instead(op.name, (1 - part) * value + part * uniform)
 
 
@@ -666,14 +667,9 @@ def _ctc_loss(blank: int, inputs: np.ndarray, sequence_length: np.ndarray, **arg
     """
     try:
         is_frame = np.arange(len(inputs))[:, np.newaxis] < sequence_length
-        rest = np.where(is_frame, np.log1p(_softmax(inputs)[..., blank]), 0).sum(axis=0)
+        rest = np.where(is_frame, np.log1p(softmax(inputs)[..., blank]), 0).sum(axis=0)
         inputs = np.concatenate([inputs, inputs[..., blank : blank + 1]], axis=-1)
         losses, _ = tf.raw_ops.CTCLoss(inputs=inputs, sequence_length=sequence_length, **arguments)
     except (tf.errors.OpError, ValueError, TypeError, IndexError):  # labels or lengths that do not fit
         return None
     return losses.numpy() - rest
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from detrand.checkpoints.upstream import op_of
+from detrand.comparison.metrics import log_softmax, softmax
 from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.program import Program
+from detrand.validation.diagnosis.matching.tensors import RTOLS
 from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, OF_LAST_AXIS, is_neutral, kind, only_in
 from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
@@ -108,7 +110,8 @@ class Edits:
         """
         runs = 0
         for edit in _edits(state):
-            if self._numbers(edit, edit.places[0], state) is None:
+            numbers = self._numbers(edit, edit.places[0], state)
+            if numbers is None or (edit.is_added and _is_computed(state, numbers)):
                 continue
             runs += len(edit.places)
             if runs > _MOST_RUNS:
@@ -153,7 +156,7 @@ class Edits:
         return not now.differs
 
     def _numbers(self, edit: _Edit, tensor: str, state: TraceComparison) -> np.ndarray | None:
-        """Return what a tensor of the port gets by an edit; None if that is not known, or is no number."""
+        """Return what a tensor of the port gets by an edit; None if not known, not finite or of a different dtype."""
 
         def array(name: str) -> np.ndarray | None:
             value = state.port.trace.values.get(name)
@@ -164,17 +167,27 @@ class Edits:
                 numbers = edit.numbers(tensor, array)
         except (ValueError, TypeError):  # shapes that do not fit
             return None
-        return None if numbers is None or not np.isfinite(numbers).all() else numbers
+        if numbers is None or numbers.dtype.kind != self._port.dtype(tensor).kind or not np.isfinite(numbers).all():
+            return None
+        return numbers
 
     def _edges(self, tensor: str, state: TraceComparison) -> list[Edge]:
         diverged = {op.name for op in state.port.diverged}
         return [edge for edge in self._port.edges_of(tensor) if edge[0] in diverged]
 
 
+def _is_computed(state: TraceComparison, numbers: np.ndarray) -> bool:
+    """Return whether a tensor of the port holds some numbers already: then no op is missing that computes them."""
+    arrays = (value.array for value in state.port.trace.values.values() if value.size == numbers.size)
+    flat = [each.ravel() for each in arrays if each is not None]
+    with np.errstate(all="ignore"):  # a mask may hold infinities
+        return any(np.allclose(each, numbers.ravel(), rtol=RTOLS[0], atol=0) for each in flat)
+
+
 def _edits(state: TraceComparison) -> Iterator[_Edit]:
     """Yield edits that make the programs more alike: those that leave out an op first."""
     ops = _without_counterpart(state.tf1), _without_counterpart(state.port)
-    # Among ops that differ and agree in the end, such as of a mask, may be some of the kind that only one program has.
+    # Ops that differ but lead to what agrees, as those of a mask may, can hide that one program has more of a kind.
     of_both = only_in(*ops), only_in(state.tf1.diverged, state.port.diverged)
     only = [of_ops | of_diverged for of_ops, of_diverged in zip(*of_both, strict=True)]
     of_tf1, of_port = (
@@ -186,12 +199,6 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
             yield _left_out(places)
     for places in _by_line(state, [op for op in ops[1] if kind(op) in OF_LAST_AXIS]):
         yield from _along_other_axes(state, places)
-    # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
-    choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
-    ordered = [op for op in ops[1] if kind(op) in _ORDERS.keys() - {"SelectV2"} and not op.constants]
-    for places in itertools.chain(_by_line(state, choices, everywhere=True), _by_line(state, ordered)):
-        like = [op for op in ops[0] if kind(op) == kind(places[0]) != "SelectV2"]
-        yield _exchanged(places, next(iter(like), None))
     kinds = {kind(op): op for op in reversed(of_tf1)}
     activations = [op for op in ops[1] if only[1][kind(op)] and kind(op) in ACTIVATIONS - _FUNCTIONS.keys()]
     for tf1_op, places in itertools.product(kinds.values(), _by_line(state, [*of_port, *activations])):
@@ -199,6 +206,12 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
         if are_alike and all(len(tf1_op.inputs) == len(op.inputs) for op in places):
             for is_reversed in (False, True) if kind(tf1_op) in _ORDERS else (False,):
                 yield _replaced(places, tf1_op, is_reversed=is_reversed)
+    # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
+    choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
+    ordered = [op for op in ops[1] if kind(op) in _ORDERS.keys() - {"SelectV2"} and not op.constants]
+    for places in itertools.chain(_by_line(state, choices, everywhere=True), _by_line(state, ordered)):
+        like = [op for op in ops[0] if kind(op) == kind(places[0]) != "SelectV2"]
+        yield _exchanged(places, next(iter(like), None))
     for tf1_op, places in itertools.product(
         _reductions(ops[0], only[0]), _by_line(state, _reductions(ops[1], only[1]))
     ):
@@ -207,7 +220,7 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
 
 
 def _without_counterpart(program: Program) -> list[TracedOp]:
-    """Return the ops of a program that differ, and those that may: what they compute says nothing, such as zeros."""
+    """Return the ops of a program that differ, and those that may differ unseen, as all that they compute is equal."""
     differ = {op.name for op in program.trace.without_counterpart(program.matched)}
     return [
         op
@@ -307,9 +320,7 @@ def _along_other_axes(state: TraceComparison, ops: Sequence[TracedOp]) -> Iterat
         given = array(taken[tensor])
         if given is None or given.ndim != rank:
             return None
-        powers = np.exp(given - given.max(axis, keepdims=True))
-        shares = powers / powers.sum(axis, keepdims=True)
-        return np.asarray(np.log(shares) if kind(ops[0]) == "LogSoftmax" else shares)
+        return log_softmax(given, axis) if kind(ops[0]) == "LogSoftmax" else softmax(given, axis)
 
     for axis in range(rank - 1):
         words = _in_places("along TF1's axis", len(ops))
@@ -361,7 +372,10 @@ def _after(tf1_op: TracedOp, tensor: str, array: _Array) -> np.ndarray | None:
 
 
 def _places(state: TraceComparison, tf1_op: TracedOp) -> Iterator[tuple[int, list[str], TracedOp]]:
-    """Yield tensors of a line that the port may miss an op after, how alike the ops around are, and the op after it."""
+    """Yield the places where the port may lack an op of TF1.
+
+    Each is how many kinds of the ops around are the same, the tensors of one line, and an op that takes one of them.
+    """
     port_ops, tf1_ops = state.port.trace.ops, state.tf1.trace.ops
     before = {kind(tf1_ops[name]) for name in tf1_op.sources if name in tf1_ops}
     after = {kind(op) for op in tf1_ops.values() if tf1_op.name in op.sources}

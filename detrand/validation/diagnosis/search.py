@@ -375,15 +375,13 @@ class _Search:
 
 
 def _is_plain(steps: Sequence[tuple[Trial, Divergence]], then: TraceComparison) -> bool:
-    """Return whether steps show what differs: a number, one op of one program, or a tensor for another one."""
+    """Return whether steps after which the programs agree show what differs: a number, or one op of one program."""
     if len(steps) != 1 or not steps[0][0].words:
         return False
     ((trial, divergence),) = steps
-    if trial.substitution.right and divergence.types[0] == divergence.types[1] and not divergence.takes_other:
-        return True
     only = [{*kinds} - PLUMBING - MOVES for kinds in only_in(*divergence.regions)]
     is_named = trial.suspects or trial.exchanged or divergence.iterations or divergence.masking
-    is_one_op = sum(map(len, only)) <= 1 and not divergence.takes_other
+    is_one_op = sum(map(len, only)) == 1 and not divergence.takes_other
     return not then.differs and bool(is_named or any(divergence.drawing) or is_one_op)
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from detrand.checkpoints.upstream import all_upstream
+from detrand.comparison.metrics import log_softmax, softmax
 from detrand.validation.frameworks.jax_programs import (
     COPIES,
     ELEMENTWISE,
@@ -416,16 +417,6 @@ def _of_greatest(op_type: str, function: Callable[[np.ndarray], np.ndarray]) -> 
     return steps
 
 
-def _softmax(x: np.ndarray) -> np.ndarray:
-    exp = np.exp(x - x.max(-1, keepdims=True))
-    return exp / exp.sum(-1, keepdims=True)
-
-
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    shifted = x - x.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
 # Equations that are one op together.
 
 
@@ -564,7 +555,7 @@ def _softmax_of(equation: Equation) -> Fused | None:
         taken = taken.equation.inputs[0]
 
     def steps(step: Step, equation: Equation) -> Any:
-        return _along_axis(step, "Softmax", _softmax, x, axes[0])
+        return _along_axis(step, "Softmax", softmax, x, axes[0])
 
     return Fused((greatest, *found, difference, exp, *total), steps)
 
@@ -645,7 +636,7 @@ def _are_cross_entropies(losses: np.ndarray, logits: np.ndarray, labels: np.ndar
 
 
 def _of_classes(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    taken = np.take_along_axis(_log_softmax(logits), labels.astype(int).reshape(*logits.shape[:-1], 1), -1)
+    taken = np.take_along_axis(log_softmax(logits), labels.astype(int).reshape(*logits.shape[:-1], 1), -1)
     return -taken[..., 0]
 
 
@@ -694,8 +685,8 @@ FUNCTIONS: Mapping[str, Steps] = {
     "elu": _elu,
     "leaky_relu": _leaky_relu,
     "silu": _silu,
-    **dict.fromkeys(("softmax", "_softmax"), _of_greatest("Softmax", _softmax)),
-    "log_softmax": _of_greatest("LogSoftmax", _log_softmax),
+    **dict.fromkeys(("softmax", "_softmax"), _of_greatest("Softmax", softmax)),
+    "log_softmax": _of_greatest("LogSoftmax", log_softmax),
     "_resize": _resize,
     **{
         name: (lambda step, equation: step(TYPES[equation.name], _single(equation), *equation.inputs))

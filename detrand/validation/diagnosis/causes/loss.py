@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from detrand.comparison.metrics import softmax
 from detrand.comparison.structures import map_leaves
 from detrand.comparison.values import leaves_by_path
 from detrand.steps.comparison import StepsComparison
@@ -75,6 +76,7 @@ def causes_of_loss(divergence: Divergence, inputs: Sequence[LossInput]) -> tuple
     found += [] if divergence.confirmed else weights
     if not found:
         general = causes(replace(divergence, uses=(frozenset(), frozenset())))
+        # Where only one program computes something, what it takes differs in any case.
         is_more = bool(divergence.confirmed) and bool(divergence.regions[0]) != bool(divergence.regions[1])
         found += [] if divergence.attribute or is_more else _of_other_inputs(divergence, inputs)
         named = [each for each in general if divergence.is_edit or each.fault is not Fault.ACTIVATION]
@@ -227,18 +229,13 @@ def _operand(given: frozenset[int], inputs: Sequence[LossInput]) -> str:
     return " with ".join(sorted({inputs[position].words for position in given})) or "a constant"
 
 
-def _softmax(outputs: np.ndarray) -> np.ndarray:
-    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True, initial=-np.inf))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
 def _squeezed(outputs: np.ndarray) -> np.ndarray:
     return outputs[..., 0] if outputs.shape[-1] == 1 else outputs
 
 
 # What a loss must be given in place of outputs that it reads as something else.
 CONVERSIONS: tuple[tuple[Cause, str, Callable[[np.ndarray], np.ndarray]], ...] = (
-    (_PROBABILITIES, "softmax", _softmax),
+    (_PROBABILITIES, "softmax", softmax),
     (_PROBABILITIES, "sigmoid", lambda outputs: 1 / (1 + np.exp(-outputs))),
     (_LOGITS, "log", np.log),
     (_LOGITS, "logit", lambda outputs: np.log(outputs) - np.log1p(-outputs)),
