@@ -299,23 +299,26 @@ class _Program(NamedTuple):
 
 
 def _roles(*programs: _Program) -> list[dict[str, str]]:
-    """Return the roles of each program's vectors, as exactly as the names of both programs say them alike."""
-    exact = [{name: exact_role_of(name) for name in program.unknown if program.is_vector(name)} for program in programs]
-    sized = [
-        [(size_of(program.specs[name].shape), role) for name, role in roles.items()]
-        for program, roles in zip(programs, exact, strict=True)
+    """Return the roles of each program's vectors, as exactly as the names of both programs say them alike.
+
+    A vector whose name shows no role may have any role that not equally many vectors of its size have in both programs.
+    """
+    sizes = [
+        {name: size_of(program.specs[name].shape) for name in program.unknown if program.is_vector(name)}
+        for program in programs
     ]
-    counts = [Counter(each) for each in sized]
-    unnamed = {size for each in sized for size, role in each if not role}
-    found = []
-    for program, roles in zip(programs, exact, strict=True):
-        of_program = {}
-        for name, role in roles.items():
-            size = size_of(program.specs[name].shape)
-            is_shared = counts[0][size, role] == counts[1][size, role]
-            of_program[name] = "" if size in unnamed else role if is_shared else role_of(name)
-        found.append(of_program)
-    return found
+    unnamed = {size for of_program in sizes for name, size in of_program.items() if not role_of(name)}
+    shared = []
+    for key in (exact_role_of, role_of):
+        mine, others = (Counter((size, key(name)) for name, size in of_program.items()) for of_program in sizes)
+        shared.append({each for each in mine if mine[each] == others[each]})
+
+    def role(name: str, size: Hashable) -> str:
+        if (size, exact_role_of(name)) in shared[0]:
+            return exact_role_of(name)
+        return role_of(name) if size not in unnamed or (size, role_of(name)) in shared[1] else ""
+
+    return [{name: role(name, size) for name, size in of_program.items()} for of_program in sizes]
 
 
 def _colors(program: _Program, roles: Mapping[str, str], ends: Collection[str], rounds: int) -> dict[str, Hashable]:
