@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ def specs_of(argument: str, source: Any) -> dict[str, VariableSpec]:
     """Return what `variables_of` returns; errors call the source by the caller's argument."""
     if isinstance(source, (str, os.PathLike)):
         return checkpoint_specs(argument, os.fsdecode(source))
-    return {name: variable.spec for name, variable in _joined(_named(argument, source)).items()}
+    return {name: variable.spec for name, variable in _joined(_named(argument, source), _frozen(source)).items()}
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class JoinedVariable:
 
 def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
     """Return the joined variables, by name, of a source that `named_variables` takes."""
-    return _joined(list(named_variables(source, argument).items()))
+    return _joined(list(named_variables(source, argument).items()), _frozen(source))
 
 
-def _joined(named: list[tuple[str, Any]]) -> dict[str, JoinedVariable]:
+def _joined(named: list[tuple[str, Any]], frozen: Collection[int] = ()) -> dict[str, JoinedVariable]:
     joined: list[tuple[str, JoinedVariable]] = []
     partitioned: dict[Any, JoinedVariable] = {}
     for name, item in named:
@@ -127,6 +127,7 @@ def _joined(named: list[tuple[str, Any]]) -> dict[str, JoinedVariable]:
             joined.append((name, JoinedVariable(item, [])))
             continue
         part, spec = underlying_variable(item), spec_of(item)
+        spec = replace(spec, trainable=spec.trainable and id(part) not in frozen)
         whole = save_slice(part)
         if whole is None:
             joined.append((name, JoinedVariable(spec, [part])))
@@ -212,6 +213,20 @@ def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
             if not is_seed_state(variable):
                 found.setdefault(id(underlying_variable(variable)), (name, variable))
     return list(found.values())
+
+
+def _frozen(source: Any) -> set[int]:
+    """Return the ids of the variables that tf_keras does not train: it leaves those of a frozen layer as trainable."""
+    leaves = list[Any]()
+    for item in source if isinstance(source, (list, tuple)) else [source]:
+        is_module = is_instance_of_loaded(item, "tensorflow", "Module") and not _is_layer(item)
+        leaves += _variables_and_parts(item) if is_module else [item]
+    leaves = [leaf for leaf in leaves if is_instance_of_loaded(leaf, "tf_keras", "layers.Layer")]
+    trained, others = (
+        {id(underlying_variable(weight)) for leaf in leaves for weight in getattr(leaf, kind)}
+        for kind in ("trainable_weights", "non_trainable_weights")
+    )
+    return others - trained
 
 
 TF1_STYLE_VARIABLES = "_detrand_tf1_style_variables"
