@@ -357,7 +357,7 @@ class PortHyperparameters:
                 found_in_layers |= {(DROPOUT, RATE): tuple(sorted(rates))} if rates else {}
         for name in self.view.constants():
             key, positions, value = (name, INITIALIZER), self.view.positions[name], self._initial_values[name]
-            if value.size and np.ptp(value) == 0:  # in TF1's form
+            if value.size > 1 and np.ptp(value) == 0:  # in TF1's form; one number may be random
                 found_in_layers[key] = f"constant {value.flat[0]:.6g}"
             elif len(positions) > 1:
                 numbers = {id(self.view.parts[position]): str(position) for position in positions}

@@ -277,8 +277,12 @@ def momenta(
         changes = [np.asarray(of.get(name, ()), np.float64) for of in (port, tf1)]
         if changes[0].shape != changes[1].shape or not changes[1].any():
             continue
+        if (added := _of_added(changes[0], changes[1], np.asarray(values[name], np.float64))) is not None:
+            found[name] = added
+            continue
         ratio = next(_ratio_of_changes(changes[0], changes[1], values[name]), math.nan)
         is_multiple = math.isfinite(ratio) and not math.isclose(ratio, 1, rel_tol=_OF_CHANGE)
+        has_several = changes[1].size > 1  # one number is a multiple of any other one
         times = f"the port's updates of the moving averages are {ratio:.4g} times TF1's"
         known = [each for each in hyperparameters if each.name == MOMENTUM and each.of == layer_of(name)]
         for each in known:
@@ -286,9 +290,25 @@ def momenta(
             is_confirmed = is_multiple and math.isclose(ratio, expected, rel_tol=_OF_ROUNDING)
             confirmed = f"{times}, as these momenta say" if is_confirmed else ""
             found[name] = of_momentum(each, confirmed)
-        if is_multiple and not known and not only_known:
+        if is_multiple and has_several and not known and not only_known:
             found[name] = Cause(f"momentum differs: {times}", "the ratio is the same in every element")
     return found
+
+
+def _of_added(port: np.ndarray, tf1: np.ndarray, value: np.ndarray) -> Cause | None:
+    """Return the cause that only one program adds the new value of an average to the old one; None if none does.
+
+    The changes of the average are given, and what it was before.
+    """
+    remedies = {
+        "the port": "assign the new value in the port, as assign does, and assign_add does not",
+        "TF1": "add the new value to the old one in the port, as assign_add does",
+    }
+    for who, (change, other) in {"the port": (port, tf1), "TF1": (tf1, port)}.items():
+        if value.any() and np.allclose(change, other + value, rtol=_OF_CHANGE, atol=_OF_AVERAGE * np.abs(value).max()):
+            cause = in_one_program(who, "adds the new value to the old one", "so it is in every element")
+            return cause._replace(remedy=remedies[who])
+    return None
 
 
 def _ratio_of_changes(port: np.ndarray, tf1: np.ndarray, value: np.ndarray) -> Iterator[float]:
