@@ -200,8 +200,8 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
     """Return divergences, those of one fault joined.
 
     Two divergences are one fault if the port computes something in a different place or order than TF1, if two tensors
-    are swapped, if the same ops of one program make both, if both are parts of one mask, or if one is the padding for
-    the dilation that the other one is.
+    are swapped, if the same ops of one program make both, if both are parts of one mask, if one is the padding for the
+    dilation that the other one is, or if the same lines, which run several times, differ in the same way.
     """
     found: list[Divergence] = []
     for each in _in_layer_order(divergences, order):
@@ -211,7 +211,7 @@ def one_for_each_fault(divergences: Sequence[Divergence], order: LayerOrder | No
                 joined = _in_another_order(other, each)
             if joined is None and _is_swap(other, each):
                 joined = replace(other, is_swap=True)
-            if joined is None and _has_order_of(other, each):
+            if joined is None and (_has_order_of(other, each) or _is_of_same_lines(other, each)):
                 joined = replace(other, count=other.count + each.count)
             if joined is None and (_is_again(other, each) or _is_of_mask(other, each)):
                 joined = other
@@ -379,6 +379,21 @@ def _has_order_of(first: Divergence, second: Divergence) -> bool:
         for each in (first, second)
     )
     return are_orders and _lines(first) == _lines(second)
+
+
+def _is_of_same_lines(first: Divergence, second: Divergence) -> bool:
+    """Return whether the same line of each program differs in the same way, as in a function that is called twice."""
+    for each in (first, second):
+        is_special = each.hyperparameter or each.layer_order or each.iterations or each.masking or each.is_order
+        if not each.confirmed or is_special or any(each.drawing):
+            return False
+    if first.types != second.types or not all(first.types) or first.attribute != second.attribute:
+        return False
+    if first.attributes.get(first.attribute) != second.attributes.get(second.attribute):
+        return False
+    alike = (first.is_swap, first.takes_other, first.is_edit) == (second.is_swap, second.takes_other, second.is_edit)
+    lines = _lines(first)
+    return alike and all(lines) and lines == _lines(second) and _own_kinds(first) == _own_kinds(second)
 
 
 def _lines(divergence: Divergence) -> list[str]:
