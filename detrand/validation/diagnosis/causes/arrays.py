@@ -17,6 +17,7 @@ from detrand.validation.diagnosis.causes.cause import (
     in_one_program,
     of_values,
     op_with_constants,
+    slice_in_words,
     use_order,
 )
 from detrand.validation.diagnosis.divergence import Divergence
@@ -70,6 +71,41 @@ def of_shapes(divergence: Divergence) -> Iterator[Cause]:
 def _of_two_shapes(tf1: tuple[int, ...], port: tuple[int, ...], then: str = "") -> Cause:
     remedy = f"reshape the array to {tf1} in the port{then}"
     return of_values("shape of an array", tf1, port, fault=Fault.AXES, remedy=remedy)
+
+
+def of_slices(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the elements that two slices take, where their bounds are no constants, as those that depend on a shape."""
+    ops = divergence.tf1, divergence.port
+    if any(op is None or kind(op) != "StridedSlice" for op in ops) or all(map(slice_in_words, ops)):
+        return
+    tf1, port = (
+        next(filter(None, (_as_slice_of(source, value) for source in sources)), "")
+        for value, sources in zip(divergence.values, divergence.sources, strict=True)
+    )
+    if tf1 and port and tf1 != port:
+        yield of_values("slice", tf1, port, remedy=f"take {tf1} in the port")
+
+
+def _as_slice_of(source: Value, value: Value | None) -> str:
+    """Return in words which elements of an array another one consists of; empty if it is no slice of it."""
+    whole, part = source.array, None if value is None else value.array
+    if whole is None or part is None or whole.ndim != part.ndim or not part.size:
+        return ""
+    if any(mine > of_whole for mine, of_whole in zip(part.shape, whole.shape, strict=True)):
+        return ""
+    cut = [axis for axis in range(part.ndim) if part.shape[axis] < whole.shape[axis]]
+    places = (range(whole.shape[axis] - part.shape[axis] + 1) for axis in cut)
+    for starts in itertools.product(*places):
+        first = dict(zip(cut, starts, strict=True))
+        window = tuple(slice(first.get(axis, 0), first.get(axis, 0) + size) for axis, size in enumerate(part.shape))
+        if np.array_equal(whole[window], part):
+            bounds = [(start, start + part.shape[axis] - 1) for start, axis in zip(starts, cut, strict=True)]
+            words = [
+                f"element {first} of axis {axis}" if first == last else f"elements {first} to {last} of axis {axis}"
+                for (first, last), axis in zip(bounds, cut, strict=True)
+            ]
+            return and_more(words, _MOST_AXES)
+    return ""
 
 
 def of_transposition(divergence: Divergence) -> Iterator[Cause]:

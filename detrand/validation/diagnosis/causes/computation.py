@@ -24,6 +24,7 @@ from detrand.validation.diagnosis.causes.arrays import (
     of_other_axes,
     of_scale,
     of_shapes,
+    of_slices,
     of_softmaxes,
     of_transposition,
 )
@@ -99,7 +100,7 @@ def _certain_causes(divergence: Divergence) -> tuple[Cause, ...] | None:
         return exchanged
     if divergence.takes_other:
         return tuple(of_inputs(divergence))
-    for causes_of in (of_shapes, of_softmaxes, of_transposition):
+    for causes_of in (of_shapes, of_softmaxes, of_slices, of_transposition):
         if found := tuple(causes_of(divergence)):
             return found
     return None
