@@ -26,6 +26,7 @@ from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.traces import (
     AXIS_OF_SOFTMAX,
+    COMPARISON,
     EXCHANGED_BRANCHES,
     ORDER_OF_OPERANDS,
     Edge,
@@ -56,6 +57,11 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "Softplus": lambda x: np.logaddexp(x, 0),
     "SquaredDifference": lambda x, y: np.square(x - y),
     "SelectV2": _chosen,
+}
+# Comparisons that differ from each other where the two operands are equal only, with their operators.
+_BOUNDS = {
+    **{"Less": ("LessEqual", "<", "<="), "LessEqual": ("Less", "<=", "<")},
+    **{"Greater": ("GreaterEqual", ">", ">="), "GreaterEqual": ("Greater", ">=", ">")},
 }
 _CONDITIONS = {"Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalNot"}
 _OFTEN_ALIKE = {*_CONDITIONS, "Relu", "Sign"}  # all elements may be equal; no shape is computed with these
@@ -206,6 +212,8 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
         if are_alike and all(len(tf1_op.inputs) == len(op.inputs) for op in places):
             for is_reversed in (False, True) if kind(tf1_op) in _ORDERS else (False,):
                 yield _replaced(places, tf1_op, is_reversed=is_reversed)
+    for places in _by_line(state, [op for op in ops[1] if kind(op) in _BOUNDS]):
+        yield _with_other_bound(places)
     # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
     choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
     ordered = [op for op in ops[1] if kind(op) in _ORDERS.keys() - {"SelectV2"} and not op.constants]
@@ -269,6 +277,22 @@ def _left_out(ops: Sequence[TracedOp]) -> _Edit:
 
 
 def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -> _Edit:
+    numbers = _computed_by(kind(tf1_op), ops, is_reversed=is_reversed)
+    words, shown = _in_places(f"with TF1's {kind(tf1_op)} instead", len(ops)), _computing(ops)
+    return _Edit([op.name for op in ops], numbers, False, words, tf1_op, shown, ((tf1_op,), (shown,)))
+
+
+def _with_other_bound(ops: Sequence[TracedOp]) -> _Edit:
+    other, mine, with_other = _BOUNDS[kind(ops[0])]
+    words, attributes = _in_places(f"with {with_other} instead", len(ops)), {COMPARISON: (with_other, mine)}
+    numbers = _computed_by(other, ops)
+    return _Edit([op.name for op in ops], numbers, False, words, None, ops[0], ((), ()), attributes)
+
+
+def _computed_by(
+    kind_of_op: str, ops: Sequence[TracedOp], *, is_reversed: bool = False
+) -> Callable[[str, _Array], np.ndarray | None]:
+    """Return the function that returns what an op of a kind makes of what one of some ops takes."""
     by_name = {op.name: op for op in ops}
 
     def numbers(tensor: str, array: _Array) -> np.ndarray | None:
@@ -277,10 +301,9 @@ def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -
         known = [each for each in taken if each is not None]
         if len(known) < len(taken):
             return None
-        return np.asarray(_FUNCTIONS[kind(tf1_op)](*(known[::-1] if is_reversed else known)))
+        return np.asarray(_FUNCTIONS[kind_of_op](*(known[::-1] if is_reversed else known)))
 
-    words, shown = _in_places(f"with TF1's {kind(tf1_op)} instead", len(ops)), _computing(ops)
-    return _Edit([*by_name], numbers, False, words, tf1_op, shown, ((tf1_op,), (shown,)))
+    return numbers
 
 
 def _computing(ops: Sequence[TracedOp]) -> TracedOp:

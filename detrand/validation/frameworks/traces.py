@@ -34,7 +34,7 @@ DIVISOR, OF_ALL = "divisor", "n"
 # The order in which ops that move elements between channels and space have those of a block, as an attribute.
 ORDER_OF_CHANNELS, OF_TENSORFLOW = "order of channels", "row, column, channel"
 ORDER_OF_OPERANDS, EXCHANGED_BRANCHES = "attribute order of operands", "attribute exchanged branches"
-AXIS_OF_SOFTMAX = "attribute axis of softmax"
+AXIS_OF_SOFTMAX, COMPARISON = "attribute axis of softmax", "attribute comparison"
 GATHERS = ("ResourceGather", "ResourceGatherNd")
 _READS = {"ReadVariableOp", "VariableV2"}
 _COPIES = {"Identity", "Cast"}

@@ -15,6 +15,7 @@ from detrand.validation.audit.hyperparameters import ACTIVATION, BATCH_AXIS, INI
 from detrand.validation.diagnosis.op_kinds import kind
 from detrand.validation.frameworks.traces import (
     AXIS_OF_SOFTMAX,
+    COMPARISON,
     DIVISOR,
     EXCHANGED_BRANCHES,
     ORDER_OF_CHANNELS,
@@ -146,6 +147,7 @@ _ATTRIBUTES = {
     ORDER_OF_OPERANDS: "order of the operands",
     EXCHANGED_BRANCHES: "branches of a condition",
     AXIS_OF_SOFTMAX: "axis of Softmax",
+    COMPARISON: "comparison",
     f"attribute {DIVISOR}": "divisor of the variance of n elements",
 }
 # Names of attributes that mean something else in other ops.

@@ -56,7 +56,8 @@ _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
     ("LRN", "attribute depth_radius"): OwnForm.RADIUS_OF_RESPONSES,
     ("LRN", "attribute alpha"): OwnForm.ALPHA_OF_RESPONSES,
 }
-_LIMITS = {"Minimum", "Maximum", "Less", "LessEqual", "Greater", "GreaterEqual"}
+_COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
+_LIMITS = {"Minimum", "Maximum", *_COMPARISONS}
 _LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _WITH_ARITHMETIC = {"FloorDiv", "Log1p", "Expm1", "SquaredDifference", "L2Loss"}  # which do some of it themselves
 
@@ -235,8 +236,19 @@ def of_limits(divergence: Divergence) -> Iterator[Cause]:
         for op in (divergence.tf1, divergence.port)
         if op is not None
     )
-    if divergence.types[0] != divergence.types[1] and len(tf1) == len(port) == 1 and tf1 != port:
+    if divergence.types[0] == divergence.types[1] or not len(tf1) == len(port) == 1:
+        return
+    if _have_same_constant(divergence):
+        if set(divergence.types) <= _COMPARISONS.keys():
+            yield of_values("comparison", *(_COMPARISONS[each] for each in divergence.types))
+    elif tf1 != port:
         yield of_values("limit or threshold", *map("{} of {}".format, (tf1[0], port[0]), divergence.types))
+
+
+def _have_same_constant(divergence: Divergence) -> bool:
+    """Return whether two ops take the same numbers as the same operand, in whatever shape."""
+    tf1, port = ({} if op is None else op.constants for op in (divergence.tf1, divergence.port))
+    return any(name in port and np.array_equal(np.ravel(tf1[name]), np.ravel(port[name])) for name in tf1)
 
 
 def differing_constants(divergence: Divergence) -> tuple[float, float] | None:
