@@ -344,3 +344,51 @@ def test_variables_that_are_outputs_are_paired_by_these():
     migration = Migration(tf1=with_weights_of_losses, port=WithWeightsOfLosses, inputs=inputs)
     report = validate(migration, checks=["variables-match", "initializers-match", "random-inference"])
     assert report.ok, report
+
+
+def normalized(x, training):
+    for number in range(2):
+        with v1.variable_scope(f"block{number}"):
+            x = dense(tf.tanh(x), "dense")
+            x = tf.nn.batch_normalization(
+                x,
+                v1.get_variable("moving_mean", 6, trainable=False, initializer=tf.zeros_initializer()),
+                v1.get_variable("moving_variance", 6, trainable=False, initializer=tf.ones_initializer()),
+                v1.get_variable("beta", 6, initializer=tf.zeros_initializer()),
+                v1.get_variable("gamma", 6, initializer=tf.ones_initializer()),
+                1e-3,
+            )
+    return x
+
+
+class NormalizedAsInTorch(tf.Module):
+    """Calls the scale of a normalization its weight, as PyTorch does, which says nothing about a vector."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.activation = activation
+        self.blocks = []
+        for number in range(2):
+            names = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
+            block = {
+                name: tf.Variable(
+                    tf.fill([6], value), trainable=name in ("weight", "bias"), name=f"norm{number}/{name}"
+                )
+                for name, value in names.items()
+            }
+            block["kernel"] = tf.Variable(tf.zeros((6, 6)), name=f"linear{number}/weight")
+            block["shift"] = tf.Variable(tf.zeros(6), name=f"linear{number}/bias")
+            self.blocks.append(block)
+
+    def __call__(self, x, training=False):
+        for block in self.blocks:
+            x = self.activation(x) @ block["kernel"] + block["shift"]
+            scaled = (x - block["running_mean"]) * tf.math.rsqrt(block["running_var"] + 1e-3)
+            x = scaled * block["weight"] + block["bias"]
+        return x
+
+
+@pytest.mark.parametrize("activation", [tf.tanh, tf.sin], ids=["sound", "fault"])
+def test_a_fault_does_not_pair_a_mean_with_a_shift(activation):
+    migration = Migration(tf1=normalized, port=lambda: NormalizedAsInTorch(activation), inputs=VECTORS)
+    assert validate(migration, checks=["variables-match"]).ok

@@ -85,6 +85,17 @@ class TestVariablesOf:
         layer(np.ones((1, 2), np.float32))
         assert variables_of(layer) == {"dense/kernel": spec(2, 3), "dense/bias": spec(3)}
 
+    def test_the_variables_of_a_frozen_tf_keras_layer_are_not_trainable(self):
+        model = tf_keras.Sequential([tf_keras.layers.Dense(2, name="trained"), tf_keras.layers.Dense(1, name="frozen")])
+        model(np.ones((1, 3), np.float32))
+        model.layers[1].trainable = False
+        module = tf.Module()
+        module.model = model
+        for source in (model, module, [model]):
+            trainable = [name for name, each in variables_of(source).items() if each.trainable]
+            assert trainable == [variable.name.removesuffix(":0") for variable in model.trainable_weights]
+            assert trainable == ["trained/kernel", "trained/bias"]
+
     def test_mixed_precision_variables_have_the_dtype_that_is_stored(self):
         layers = [module.layers.Dense(3, name="dense", dtype="mixed_float16") for module in (keras, tf_keras)]
         for layer in layers:

@@ -68,5 +68,7 @@ def describe_initializer(initial_value: Any) -> str | None:
     with passing_over(), warnings.catch_warnings(), tf.Graph().as_default():
         warnings.simplefilter("ignore")
         value = initial_value() if callable(initial_value) else np.asarray(initial_value)
+        if isinstance(value, np.ndarray) and value.size == 1:  # which may be random
+            return None
         return describe_initial_value(tf.convert_to_tensor(value))
     return None

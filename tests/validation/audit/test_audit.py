@@ -333,6 +333,23 @@ def test_the_audit_is_the_same_before_any_check():
     assert Runner(faulty).audit == validate(faulty).audit
 
 
+def test_a_random_number_of_one_element_is_no_constant():
+    def tf1(x, training):
+        return x * v1.get_variable("u", (1,), initializer=v1.truncated_normal_initializer())
+
+    class Scaled(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.u = tf.Variable(tf.random.truncated_normal([1]), name="u")
+
+        def __call__(self, x, training=False):
+            return x * self.u
+
+    report = validate(Migration(tf1=tf1, port=Scaled, inputs=np.ones((2, 3), np.float32)))
+    assert report.ok
+    assert report.audit.differing == ()
+
+
 @pytest.mark.slow
 def test_json_and_html_reports_show_the_audit():
     report = validate(migration(lambda: Port(momentum=0.9)))

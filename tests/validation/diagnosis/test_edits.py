@@ -105,6 +105,38 @@ def test_a_mask_that_is_written_differently_does_not_hide_a_factor():
     assert finding.confirmed == "with TF1's RealDiv here, the rest agrees"
 
 
+def running(words, lengths, training):
+    state = tf.zeros((4, 6))
+    for step in range(5):
+        following = tf.tanh(dense(words[:, step], 6, f"hidden{step}") + state)
+        state = tf.where(tf.tile((step >= lengths)[:, None], [1, 6]), state, following)
+    return state
+
+
+class Running(keras.Model):
+    def __init__(self, is_valid=ops.less):
+        super().__init__()
+        self.is_valid = is_valid
+        self.hidden = [keras.layers.Dense(6, use_bias=False, name=f"hidden{step}") for step in range(5)]
+
+    def call(self, words, lengths, training=False):
+        state = ops.zeros((4, 6))
+        for step, layer in enumerate(self.hidden):
+            following = ops.tanh(layer(words[:, step]) + state)
+            state = ops.where(self.is_valid(step, lengths)[:, None], following, state)
+        return state
+
+
+def test_a_bound_of_a_comparison_that_tf1_writes_the_other_way_round_is_named():
+    assert validate(Migration(tf1=running, port=Running, inputs=(WORDS, LENGTHS)), checks=["random-inference"]).ok
+    finding = only_finding(running, lambda: Running(ops.less_equal), (WORDS, LENGTHS))
+    assert (finding.title, finding.confirmed, finding.count) == (
+        "comparison differs: < (TF1), <= (port)",
+        "with < instead, at all 5 places, the rest agrees",
+        5,
+    )
+
+
 def test_no_edit_explains_two_faults():
     report = validate(
         Migration(tf1=pooled, port=lambda: Pooled(1, ops.less_equal), inputs=(WORDS, LENGTHS)),

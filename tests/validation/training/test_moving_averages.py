@@ -168,3 +168,45 @@ def test_a_variable_that_follows_a_weight_in_one_program_only_is_named():
 def test_updates_without_one_ratio_in_all_steps_are_no_momentum():
     found = finding_of_teacher(lambda step: SHARE / (1 + keras.ops.cast(step, "float32")))
     assert found.title.startswith("updates of teacher/w differ") and not found.confirmed
+
+
+def replaced(x, training):
+    scale = tf.get_variable("scale", (), trainable=False, initializer=tf.ones_initializer())
+    shift = tf.get_variable("shift", (3,), trainable=False, initializer=tf.ones_initializer())
+    outputs = x @ tf.get_variable("kernel", (3, 2)) + scale + tf.reduce_sum(shift)
+    if training:
+        with tf.control_dependencies([outputs]):
+            for update in (tf.assign(scale, tf.reduce_mean(x)), tf.assign(shift, tf.reduce_mean(x, 0))):
+                tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return outputs
+
+
+class Replaced(tf.Module):
+    def __init__(self, update, factor=1.0):
+        super().__init__()
+        self.scale = tf.Variable(1.0, trainable=False, name="scale")
+        self.shift = tf.Variable(tf.ones(3), trainable=False, name="shift")
+        self.kernel = tf.Variable(tf.zeros((3, 2)), name="kernel")
+        self.update, self.factor = update, factor
+
+    def __call__(self, x, training=False):
+        outputs = x @ self.kernel + self.scale + tf.reduce_sum(self.shift)
+        if training:
+            getattr(self.scale, self.update)(self.factor * tf.reduce_mean(x))
+            getattr(self.shift, self.update)(tf.reduce_mean(x, 0))
+        return outputs
+
+
+def titles_of_updates(update, factor=1.0):
+    migration = detrand.Migration(tf1=replaced, port=lambda: Replaced(update, factor), inputs=1 + numbers(8, 3))
+    return [finding.title for finding in detrand.validate(migration, checks=["random-training"]).findings]
+
+
+def test_a_new_value_that_is_added_to_the_old_one_is_named():
+    assert titles_of_updates("assign") == []
+    assert titles_of_updates("assign_add") == ["only the port adds the new value to the old one"]
+
+
+def test_one_number_shows_no_momentum():
+    (title,) = titles_of_updates("assign", factor=1.5)
+    assert "momentum" not in title
