@@ -170,6 +170,9 @@ def test_names_in_a_name_map_that_the_port_does_not_have_are_a_fault_of_their_ow
     assert found.details.startswith(first + "dense_1/bias'\nname_map names the port variable 'dense_9/kernel'")
     assert "'c_third/W': 'dense/kernel'" in found.details
     assert checks_of(report)["random-inference"].ok == outputs_agree
+    finding = report.findings[0]
+    assert finding.title == "name_map names variables that the port does not have: dense_9/bias, dense_9/kernel"
+    assert finding.remedy.startswith("write the port's own names in name_map, such as 'a_second/c': 'dense_1/bias', ")
 
 
 @pytest.mark.slow

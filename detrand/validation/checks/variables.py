@@ -149,19 +149,21 @@ def _with_missing_names(found: Found, runner: Runner) -> Found:
     port = runner.variables()[1]
     names = runner.found_names
     proven = names.pairs.names if names is not None and names.proof else {}
-    lines = []
+    lines, pairs = [], []
     for name, missing in runner.missing_names.items():
         nearest = [proven[name]] if name in proven else difflib.get_close_matches(missing, port, n=1, cutoff=0.0)
+        pairs += [f"{name!r}: {other!r}" for other in nearest]
         line = f"name_map names the port variable {missing!r} for {name!r}, which does not exist"
         lines.append("; nearest: ".join([line, *map(repr, nearest)]))
     more = f"; {plural(len(lines) - 1, 'more entry', 'more entries')}" if len(lines) > 1 else ""
-    likely = (f"name_map names variables that the port does not have: {and_more(runner.missing_names.values(), 4)}",)
+    title = f"name_map names variables that the port does not have: {and_more(runner.missing_names.values(), 4)}"
+    remedy = f"write the port's own names in name_map, such as {and_more(pairs, 4)}" if pairs else ""
     return replace(
         found,
         ok=False,
         summary=f"{lines[0]}{more}; {found.summary}",
         details="\n".join([*lines, found.details]),
-        causes=likely,
+        findings=found.findings or (Finding("variables", title, remedy=remedy),),
     )
 
 
