@@ -21,7 +21,7 @@ from detrand.validation.diagnosis.divergence import Divergence, confirmation
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.program import Program
 from detrand.validation.diagnosis.matching.tensors import RTOLS
-from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, OF_LAST_AXIS, is_neutral, kind, only_in
+from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, COMPARISONS, OF_LAST_AXIS, is_neutral, kind, only_in
 from detrand.validation.diagnosis.substitutes import Substitutes
 from detrand.validation.diagnosis.trials import Trial
 from detrand.validation.frameworks.traces import (
@@ -58,12 +58,9 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "SquaredDifference": lambda x, y: np.square(x - y),
     "SelectV2": _chosen,
 }
-# Comparisons that differ from each other where the two operands are equal only, with their operators.
-_BOUNDS = {
-    **{"Less": ("LessEqual", "<", "<="), "LessEqual": ("Less", "<=", "<")},
-    **{"Greater": ("GreaterEqual", ">", ">="), "GreaterEqual": ("Greater", ">=", ">")},
-}
-_CONDITIONS = {"Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalNot"}
+# Comparisons that differ only where the two operands are equal.
+_WITH_OTHER_BOUND = {"Less": "LessEqual", "LessEqual": "Less", "Greater": "GreaterEqual", "GreaterEqual": "Greater"}
+_CONDITIONS = {"Equal", "NotEqual", *COMPARISONS, "LogicalNot"}
 _OFTEN_ALIKE = {*_CONDITIONS, "Relu", "Sign"}  # all elements may be equal; no shape is computed with these
 # Ops whose last two operands have an order, in words if there are any, and the opposite order.
 _ORDERS = {
@@ -212,7 +209,7 @@ def _edits(state: TraceComparison) -> Iterator[_Edit]:
         if are_alike and all(len(tf1_op.inputs) == len(op.inputs) for op in places):
             for is_reversed in (False, True) if kind(tf1_op) in _ORDERS else (False,):
                 yield _replaced(places, tf1_op, is_reversed=is_reversed)
-    for places in _by_line(state, [op for op in ops[1] if kind(op) in _BOUNDS]):
+    for places in _by_line(state, [op for op in ops[1] if kind(op) in _WITH_OTHER_BOUND]):
         yield _with_other_bound(places)
     # What a choice makes of the other branch, such as 1 - p of p, may have a counterpart.
     choices = [op for op in state.port.trace.ops.values() if kind(op) == "SelectV2"]
@@ -283,10 +280,10 @@ def _replaced(ops: Sequence[TracedOp], tf1_op: TracedOp, *, is_reversed: bool) -
 
 
 def _with_other_bound(ops: Sequence[TracedOp]) -> _Edit:
-    other, mine, with_other = _BOUNDS[kind(ops[0])]
-    words, attributes = _in_places(f"with {with_other} instead", len(ops)), {COMPARISON: (with_other, mine)}
-    numbers = _computed_by(other, ops)
-    return _Edit([op.name for op in ops], numbers, False, words, None, ops[0], ((), ()), attributes)
+    mine, other = kind(ops[0]), _WITH_OTHER_BOUND[kind(ops[0])]
+    words = _in_places(f"with {COMPARISONS[other]} instead", len(ops))
+    attributes = {COMPARISON: (COMPARISONS[other], COMPARISONS[mine])}
+    return _Edit([op.name for op in ops], _computed_by(other, ops), False, words, None, ops[0], ((), ()), attributes)
 
 
 def _computed_by(

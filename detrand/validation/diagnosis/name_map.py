@@ -301,7 +301,8 @@ class _Program(NamedTuple):
 def _roles(*programs: _Program) -> list[dict[str, str]]:
     """Return the roles of each program's vectors, as exactly as the names of both programs say them alike.
 
-    A vector whose name shows no role may have any role that not equally many vectors of its size have in both programs.
+    The names of vectors of one size are trusted for a role that equally many of them have in both programs. If a name
+    shows no role, those of the remaining vectors of its size are not trusted.
     """
     sizes = [
         {name: size_of(program.specs[name].shape) for name in program.unknown if program.is_vector(name)}

@@ -27,6 +27,8 @@ _NAMES = {
     *("TensorListStack", "TensorListReserve", "TensorListFromTensor", "TensorListGetItem", "TensorListSetItem"),
     *("Assert", "Unpack", "BroadcastArgs", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"),
 }
+# Ops that compare numbers, with their operators.
+COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
 # Ops that move numbers.
 MOVES = {
     *("Reshape", "StridedSlice", "Transpose", "DepthToSpace", "SpaceToDepth", "ReverseV2", "Roll", "Tile"),

@@ -91,18 +91,17 @@ def _as_slice_of(source: Value, value: Value | None) -> str:
     whole, part = source.array, None if value is None else value.array
     if whole is None or part is None or whole.ndim != part.ndim or not part.size:
         return ""
-    if any(mine > of_whole for mine, of_whole in zip(part.shape, whole.shape, strict=True)):
-        return ""
-    cut = [axis for axis in range(part.ndim) if part.shape[axis] < whole.shape[axis]]
-    places = (range(whole.shape[axis] - part.shape[axis] + 1) for axis in cut)
-    for starts in itertools.product(*places):
-        first = dict(zip(cut, starts, strict=True))
-        window = tuple(slice(first.get(axis, 0), first.get(axis, 0) + size) for axis, size in enumerate(part.shape))
-        if np.array_equal(whole[window], part):
-            bounds = [(start, start + part.shape[axis] - 1) for start, axis in zip(starts, cut, strict=True)]
+    greatest = np.unravel_index(np.abs(part).argmax(), part.shape)  # few elements of the array are equal to it
+    for place in np.argwhere(whole == part[greatest]):
+        starts = [int(start) for start in place - greatest]
+        if min(starts, default=0) < 0:
+            continue
+        bounds = [(start, start + size - 1) for start, size in zip(starts, part.shape, strict=True)]
+        if np.array_equal(whole[tuple(slice(first, last + 1) for first, last in bounds)], part):
             words = [
                 f"element {first} of axis {axis}" if first == last else f"elements {first} to {last} of axis {axis}"
-                for (first, last), axis in zip(bounds, cut, strict=True)
+                for axis, (first, last) in enumerate(bounds)
+                if part.shape[axis] < whole.shape[axis]
             ]
             return and_more(words, _MOST_AXES)
     return ""

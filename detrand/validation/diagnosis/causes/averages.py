@@ -261,7 +261,7 @@ def momenta(
     *,
     only_known: bool = False,
 ) -> dict[str, Cause]:
-    """Return why moving averages differ, by name, where an update in the port is a multiple of TF1's.
+    """Return why moving averages differ, by name, where the port's update is a multiple of TF1's, or adds the value.
 
     An update with the momentum m adds 1 - m times the distance to a new value.
 

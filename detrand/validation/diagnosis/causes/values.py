@@ -37,7 +37,7 @@ from detrand.validation.diagnosis.causes.cause import (
 )
 from detrand.validation.diagnosis.divergence import Divergence
 from detrand.validation.diagnosis.loops import iteration_of
-from detrand.validation.diagnosis.op_kinds import MOVES, PLUMBING, computing, is_in, kind, padded_window
+from detrand.validation.diagnosis.op_kinds import COMPARISONS, MOVES, PLUMBING, computing, is_in, kind, padded_window
 from detrand.validation.frameworks.traces import (
     AXIS_OF_SOFTMAX,
     CONVOLUTIONS,
@@ -56,8 +56,7 @@ _OWN_FORMS: Mapping[str | tuple[str, str], OwnForm] = {
     ("LRN", "attribute depth_radius"): OwnForm.RADIUS_OF_RESPONSES,
     ("LRN", "attribute alpha"): OwnForm.ALPHA_OF_RESPONSES,
 }
-_COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
-_LIMITS = {"Minimum", "Maximum", *_COMPARISONS}
+_LIMITS = {"Minimum", "Maximum", *COMPARISONS}
 _LINEAR = {"MatMul", *CONVOLUTIONS, *MOVES, "Sum", "Mean"}
 _WITH_ARITHMETIC = {"FloorDiv", "Log1p", "Expm1", "SquaredDifference", "L2Loss"}  # which do some of it themselves
 
@@ -239,8 +238,8 @@ def of_limits(divergence: Divergence) -> Iterator[Cause]:
     if divergence.types[0] == divergence.types[1] or not len(tf1) == len(port) == 1:
         return
     if _have_same_constant(divergence):
-        if set(divergence.types) <= _COMPARISONS.keys():
-            yield of_values("comparison", *(_COMPARISONS[each] for each in divergence.types))
+        if set(divergence.types) <= COMPARISONS.keys():
+            yield of_values("comparison", *(COMPARISONS[each] for each in divergence.types))
     elif tf1 != port:
         yield of_values("limit or threshold", *map("{} of {}".format, (tf1[0], port[0]), divergence.types))
 
