@@ -60,6 +60,9 @@ def variables_of(source: Any) -> dict[str, VariableSpec]:
     If several variables have the same name, as all unnamed ``tf.Variable`` objects in TF2 do, the later ones are
     numbered as in a TF1 graph (``Variable``, ``Variable_1``), so that none is lost.
 
+    The variables of a frozen layer of tf_keras are not trainable, although their own flags say so. In a `tf.Module`,
+    these flags count, as they do for its ``trainable_variables``.
+
     The variables of a layer are its weights. The state of metrics, optimizers and seed generators is left out, also
     out of lists. The variables of a graph are its global variables, in the order of their creation. Those of a layer,
     module or list keep its order; those of a checkpoint are sorted by name.
@@ -119,7 +122,7 @@ def joined_variables(argument: str, source: Any) -> dict[str, JoinedVariable]:
     return _joined(list(named_variables(source, argument).items()), _frozen(source))
 
 
-def _joined(named: list[tuple[str, Any]], frozen: Collection[int] = ()) -> dict[str, JoinedVariable]:
+def _joined(named: list[tuple[str, Any]], frozen: Collection[int]) -> dict[str, JoinedVariable]:
     joined: list[tuple[str, JoinedVariable]] = []
     partitioned: dict[Any, JoinedVariable] = {}
     for name, item in named:
@@ -216,14 +219,14 @@ def _named(argument: str, source: Any) -> list[tuple[str, Any]]:
 
 
 def _frozen(source: Any) -> set[int]:
-    """Return the ids of the variables that tf_keras does not train: it leaves those of a frozen layer as trainable."""
-    leaves = list[Any]()
-    for item in source if isinstance(source, (list, tuple)) else [source]:
-        is_module = is_instance_of_loaded(item, "tensorflow", "Module") and not _is_layer(item)
-        leaves += _variables_and_parts(item) if is_module else [item]
-    leaves = [leaf for leaf in leaves if is_instance_of_loaded(leaf, "tf_keras", "layers.Layer")]
+    """Return the ids of the variables that a layer of tf_keras does not train, whatever their own flags are.
+
+    A frozen layer leaves its variables marked as trainable, and the ``trainable_variables`` of a `tf.Module` have them.
+    """
+    items = source if isinstance(source, (list, tuple)) else [source]
+    layers = [item for item in items if is_instance_of_loaded(item, "tf_keras", "layers.Layer")]
     trained, others = (
-        {id(underlying_variable(weight)) for leaf in leaves for weight in getattr(leaf, kind)}
+        {id(underlying_variable(weight)) for layer in layers for weight in getattr(layer, kind)}
         for kind in ("trainable_weights", "non_trainable_weights")
     )
     return others - trained

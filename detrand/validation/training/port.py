@@ -49,7 +49,7 @@ from detrand.validation.training.steps import (
     Training,
     train_step_of,
 )
-from detrand.variables.sources import named_variables
+from detrand.variables.sources import joined_variables, named_variables
 
 
 class TrainedConstantsError(ComparisonError):
@@ -467,13 +467,13 @@ class TrainedPort:
     def _trained_variables(self) -> list[Any]:
         """Return the variables that a step trains, as the port has them."""
         variables = list(named_variables(self._variables).values())
-        # The variables of a frozen tf_keras layer are still marked as trainable.
-        trainable = getattr(self._model, "trainable_weights", [each for each in variables if each.trainable])
+        joined = joined_variables("port", self._variables).values()
+        trainable = [part for each in joined if each.spec.trainable for part in each.parts]
         view = self.view()
         names = [view.names_of(position) for position in range(len(view.parts))]  # none if it has constants only
         trains = [not of_part or any(map(self._trains, of_part)) for of_part in names]
         trained = {id(part) for part, is_trained in zip(view.parts, trains, strict=True) if is_trained}
-        trained &= {id(underlying_variable(variable)) for variable in trainable}
+        trained &= set(map(id, trainable))
         return [variable for variable in variables if id(underlying_variable(variable)) in trained]
 
     def _as_optimized(self, variable: Any) -> Any:
