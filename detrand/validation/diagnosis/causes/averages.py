@@ -298,14 +298,17 @@ def momenta(
 def _of_added(port: np.ndarray, tf1: np.ndarray, value: np.ndarray) -> Cause | None:
     """Return the cause that only one program adds the new value of an average to the old one; None if none does.
 
-    The changes of the average are given, and what it was before.
+    The changes of the average are given, and what it was before. Where all elements are the same number, such as a
+    count, adding it is no proof.
     """
+    if not np.ptp(value):
+        return None
     remedies = {
         "the port": "assign the new value in the port, as assign does, and assign_add does not",
         "TF1": "add the new value to the old one in the port, as assign_add does",
     }
     for who, (change, other) in {"the port": (port, tf1), "TF1": (tf1, port)}.items():
-        if value.any() and np.allclose(change, other + value, rtol=_OF_CHANGE, atol=_OF_AVERAGE * np.abs(value).max()):
+        if np.allclose(change, other + value, rtol=_OF_CHANGE, atol=_OF_AVERAGE * np.abs(value).max()):
             cause = in_one_program(who, "adds the new value to the old one", "so it is in every element")
             return cause._replace(remedy=remedies[who])
     return None
