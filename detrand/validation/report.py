@@ -34,9 +34,9 @@ _IN_INFERENCE = {"constant-weights", "random-inference"}
 _SYMPTOMS = {
     Fault.UNEXPLAINED: "unknown",
     Fault.POSSIBLE: "unknown",
-    Fault.OPS: "activation",
-    Fault.ONLY_IN_ONE: "activation",
-    Fault.ACTIVATION: "activation",
+    Fault.OPS: "op",
+    Fault.ONLY_IN_ONE: "op",
+    Fault.ACTIVATION: "op",
     Fault.VALUE: "value",
     Fault.DROPOUT: "dropout",
     Fault.MASK: "dropout",

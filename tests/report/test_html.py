@@ -93,7 +93,7 @@ def test_a_finding_shows_both_lines_with_their_numbers_among_others(report, text
     assert all(f'<span class="near">{number + 1:5d}  ' in found for number in numbers)
     assert found.count("<button hidden") == len(report.findings)
     heading = sections()[finding.symptom].partition("\n")[0]
-    assert finding.symptom == "activation" and f"<summary>{heading}: what it means</summary>" in found
+    assert finding.symptom == "op" and f"<summary>{heading}: what it means</summary>" in found
 
 
 def test_the_depth_has_a_dot_for_each_tensor_of_tf1(report, text):

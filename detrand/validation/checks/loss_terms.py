@@ -181,7 +181,7 @@ def differences_of_terms(tf1: Loss, port: Loss, others: tuple[Loss, Loss] | None
 
     The losses of other outputs show whether a term is always the same multiple of TF1's.
     """
-    differing = _without_equal(tf1.terms, port.terms)
+    differing = _without_equal_sums(*_without_equal(tf1.terms, port.terms))
     in_one = [_with_penalties_in_one(*each) for each in zip(differing, (tf1.terms, port.terms), strict=True)]
     left, right = _without_equal(*in_one)
     if not left or not right or (len(left) == len(tf1.terms) and len(right) == len(port.terms)):
@@ -284,6 +284,18 @@ def _without_equal(tf1: Sequence[Term], port: Sequence[Term]) -> tuple[list[Term
         if (other := next(same, None)) is not None:
             left.remove(term)
             right.remove(other)
+    return left, right
+
+
+def _without_equal_sums(tf1: list[Term], port: list[Term]) -> tuple[list[Term], list[Term]]:
+    """Return terms without those that depend on inputs, if these add up to the same in both programs.
+
+    A cross entropy, for example, is the sum of different terms where it is written in a different way.
+    """
+    sums = (_total([term for term in terms if term.is_of_inputs]) for terms in (tf1, port))
+    if not math.isclose(*sums, rel_tol=RTOLS[0]):
+        return tf1, port
+    left, right = ([term for term in terms if not term.is_of_inputs] for terms in (tf1, port))
     return left, right
 
 

@@ -1,8 +1,9 @@
 """The numbers of a loss: `numbers_of_loss` finds those any one of which makes the port's loss TF1's.
 
-A rewritten formula has few tensors in common with TF1's, so the ops at which the two diverge show little. But a loss is
-an equation for each of its constants, and for a factor of each of its terms. A solution counts if it is a number of
-TF1's loss, or has few digits, and if the losses of other outputs agree with it, too.
+A rewritten formula has few tensors in common with TF1's, so the ops at which the two diverge show little. But where
+both programs divide the same sum, only the divisors differ. And a loss is an equation for each of its constants, and
+for a factor of each of its terms. A solution counts if it is a number of TF1's loss, or has few digits, and if the
+losses of other outputs agree with it, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from detrand.variables.tf1_view import Shapes
 
 _MOST_UNKNOWNS, _MOST_KNOWN, _MOST_STEPS = 16, 6, 8  # each step of the secant method runs the port's loss
 _ROUNDED, _EXACT = 0.2, 1e-5  # how near a loss must be, and how exact a number, that is known by its digits only
+_DIVISIONS = {"RealDiv", "DivNoNan"}
 _TERMS, _COUNTS = {"Mean", "Sum", "L2Loss"}, {"Sum", "Prod", "Size"}
 
 
@@ -75,9 +78,9 @@ def numbers_of_loss(
 ) -> list[Number]:
     """Return the numbers in the port's loss that explain the difference.
 
-    With another value for any one of them, the loss is TF1's. They are its constants; if it is none of these, and terms
-    are asked for, the factors of its terms. The loss of other outputs, and what it is in TF1, show which of them are
-    right by chance; without them, fewer digits count.
+    With another value for any one of them, the loss is TF1's. They are the divisor of a sum that TF1 divides, too; if
+    there is none, its constants; if it is none of these, and terms are asked for, the factors of its terms. The loss of
+    other outputs, and what it is in TF1, show which of them are right by chance; without them, fewer digits count.
     """
     port = traced_port(migration, config, tf1_shapes, initial)
     state = TraceComparison(tf1, port.run(), RTOLS[0])
@@ -101,6 +104,12 @@ def numbers_of_loss(
                 same = (op for op, at, number in of_tf1 if (op.type, at, number) == wanted)
                 yield _described(unknown, needed, next(same, None), state.port.trace)
 
+    for divisor, of_same_sum in _divisors(state):
+        unknown = divisor.unknown
+        if abs(difference(unknown, of_same_sum.number)) <= RTOLS[0] * abs(target) and is_right(
+            unknown, of_same_sum.number
+        ):
+            return [_of_divisors(of_same_sum, divisor)]
     return [*solved(_constants(state.port.diverged, state.port.trace))] or [
         *solved(_terms(port, state) if terms else ())
     ]
@@ -129,6 +138,56 @@ def _no_chance(
     port = traced_port(migration, config, tf1_shapes, initial)
     trace, most = port.run(), RTOLS[0] * abs(target)
     return lambda unknown, number: abs(_difference(port, trace, target, unknown, number)) <= most
+
+
+class _Divisor(NamedTuple):
+    """The number by which an op divides a sum: it may take both, or the mean of the elements."""
+
+    op: TracedOp
+    number: float
+    total: float
+
+    @property
+    def unknown(self) -> _Unknown:
+        """The divisor as a number of the port's loss."""
+        takes_mean = self.op.type == "Mean"
+
+        def edges(number: float, trace: Trace) -> dict[Edge, np.ndarray]:
+            if not takes_mean:
+                return {(self.op.name, 1): np.asarray(number)}
+            taken = trace.values[self.op.inputs[0]].array
+            return {} if taken is None else {(self.op.name, 0): taken * (taken.size / number)}
+
+        return _Unknown(self.op, self.number, edges)
+
+
+def _divisors(state: TraceComparison) -> Iterator[tuple[_Divisor, _Divisor]]:
+    """Yield the divisors of the port, each with a different one by which TF1 divides the same sum."""
+    of_tf1, of_port = ([*_divisors_of(each.diverged, each.trace)] for each in (state.tf1, state.port))
+    for divisor, other in itertools.product(of_port, of_tf1):
+        is_same_sum = math.isclose(divisor.total, other.total, rel_tol=RTOLS[0])
+        if is_same_sum and not math.isclose(divisor.number, other.number, rel_tol=RTOLS[0]):
+            yield divisor, other
+
+
+def _divisors_of(ops: Iterable[TracedOp], trace: Trace) -> Iterator[_Divisor]:
+    for op in ops:
+        result, taken = (trace.values.get(name) for name in (op.name, next(iter(op.inputs), "")))
+        is_mean = op.type == "Mean"
+        if not is_mean and (op.type not in _DIVISIONS or taken is None or taken.size != 1):
+            continue
+        if result is None or result.size != 1 or not result.elements.all() or taken is None or taken.array is None:
+            continue
+        total = float(taken.array.sum())
+        yield _Divisor(op, float(taken.size) if is_mean else total / float(result.elements[0]), total)
+
+
+def _of_divisors(tf1: _Divisor, port: _Divisor) -> Number:
+    needed, value = (f"{each.number:.6g}" for each in (tf1, port))
+    is_mean = tf1.op.type == "Mean"
+    remedy = f"take the mean of {needed} elements" if is_mean else f"divide by the counterpart of {tf1.op.inputs[1]}"
+    title = differs("divisor of the same sum", needed, value)
+    return Number(title, port.op, needed, value, f"{remedy} in the port", tf1.op)
 
 
 def _scalars(op: TracedOp, trace: Trace) -> Iterator[tuple[str, float]]:

@@ -28,9 +28,10 @@ _NORMALIZED = "normalization"  # stands for the parts of one
 _NAMED = {*ACTIVATIONS, _NORMALIZED}  # kinds of ops, or what they compute together, that people name
 
 
-def confirmation(given: str, *, rest_agrees: bool) -> str:
+def confirmation(given: str, *, rest_agrees: bool, outputs_agree: bool = False) -> str:
     """Return in words what a port shows that is given something; empty if nothing is."""
-    agrees = "the rest agrees" if rest_agrees else "what follows agrees up to the next difference"
+    agrees = "the outputs agree" if outputs_agree else "what follows agrees up to the next difference"
+    agrees = "the rest agrees" if rest_agrees else agrees
     return f"{given}, {agrees}" if given else ""
 
 

@@ -300,7 +300,7 @@ class _Search:
             port_op = trial.suspects[1] if trial.suspects else state.port.trace.ops.get(names[0])
             tf1_op = trial.suspects[0] if trial.suspects else None
             found = _of_hyperparameter(state, trial.hyperparameter, port_op, trial.count, tf1_op)
-            return trial, _confirmed(found, trial, rest_agrees=rest.agree)
+            return trial, _confirmed(found, trial, rest_agrees=rest.agree, outputs_agree=not rest.differs)
         divergence = state.divergence(trial.ends, trial.suspects, trial.edge[0] if trial.edge else "")
         attribute = trial.suspects[2] if trial.suspects else ""
         constants = self._trials.constants(trial)
@@ -323,7 +323,8 @@ class _Search:
             divergence = replace(divergence, tf1=ops[0], port=ops[1], iterations=numbers, attributes={})
         # What TF1 computes the other tensor from is not in the port.
         is_all = divergence.takes_other and not rest.port.diverged and not rest.differs
-        return trial, _confirmed(divergence, trial, rest_agrees=rest.agree or is_all)
+        agrees = rest.agree or is_all
+        return trial, _confirmed(divergence, trial, rest_agrees=agrees, outputs_agree=not rest.differs)
 
     def _takers_of_others(self, state: TraceComparison, trial: Trial) -> tuple[TracedOp, TracedOp, str, str] | None:
         """Return ops of TF1 and the port, of which the port's takes a tensor in place of TF1's, both by TF1's names.
@@ -409,9 +410,9 @@ def _of_hyperparameter(
     )
 
 
-def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool) -> Divergence:
+def _confirmed(divergence: Divergence, trial: Trial, *, rest_agrees: bool, outputs_agree: bool = False) -> Divergence:
     """Return a divergence as a trial confirms it, which does so if it has words."""
-    words = confirmation(trial.words, rest_agrees=rest_agrees)
+    words = confirmation(trial.words, rest_agrees=rest_agrees, outputs_agree=outputs_agree)
     return replace(divergence, confirmed=words, rest_agrees=rest_agrees and bool(words))
 
 

@@ -272,8 +272,8 @@ CENTERS = {"attribute_half_pixel_centers": "False"}, {"attribute_half_pixel_cent
         (
             tuple(op(name, "ResizeBilinear", "x", "s", **centers) for name, centers in zip("ab", CENTERS, strict=True)),
             {"attribute": "attribute half_pixel_centers"},
-            "pixel centers in a resize differs: False (TF1), True (port)",
-            "use False in the port",
+            "half pixel centers in a resize differs: False (TF1), True (port)",
+            "set half pixel centers in a resize to False in the port",
             (OwnForm.PIXEL_CENTERS, "False"),
         ),
         (

@@ -39,6 +39,7 @@ from detrand.validation.results import Fault, OwnForm
 _SAME = 1e-6  # relative tolerance for elements that two constants have in common
 _MOST_AXES = 5
 _MOST_TRANSPOSED = 6  # as of the blocks of an image with several channels
+_MOST_PARTS = 5
 _MOST_TRIED = 64  # elements, before all are compared
 _REARRANGE = MOVES - {"Reshape", "Tile"}
 _ELEMENTWISE = {*ACTIVATIONS, *ARITHMETIC, *CLIPS, "Abs", "Exp", "Log", "Neg", "Sqrt", "Rsqrt", "Square"} - {"Softmax"}
@@ -105,6 +106,37 @@ def _as_slice_of(source: Value, value: Value | None) -> str:
             ]
             return and_more(words, _MOST_AXES)
     return ""
+
+
+def of_concatenation(divergence: Divergence) -> Iterator[Cause]:
+    """Yield the order in which TF1 has the parts that the port concatenates, where TF1 joins them by another op."""
+    op, port = divergence.port, divergence.values[1]
+    parts = [value.array for value in divergence.sources[1] if value.array is not None]
+    if op is None or kind(op) != "ConcatV2" or port is None or port.array is None or not 1 < len(parts) <= _MOST_PARTS:
+        return
+    own = _order_of_parts(parts, port.array)
+    names = [name for name in divergence.taken[1] if name]
+    if len(names) != len(own):
+        names = [f"part {number}" for number in range(len(own))]
+    for value in (divergence.values[0], *divergence.sources[0]):
+        if own and value is not None and value.array is not None and value.size == port.size:
+            order = _order_of_parts(parts, value.array.reshape(port.shape))
+            if order and order != own:
+                in_tf1 = ", ".join(names[own.index(number)] for number in order)
+                what = "order of the parts that are concatenated"
+                yield of_values(what, in_tf1, ", ".join(names), fault=Fault.ORDER, remedy=use_order(in_tf1))
+                return
+
+
+def _order_of_parts(parts: Sequence[np.ndarray], whole: np.ndarray) -> tuple[int, ...]:
+    """Return the order in which an array consists of parts along an axis; nothing if it does not."""
+    for axis in range(whole.ndim):
+        sizes = [part.shape[axis] for part in parts if part.ndim == whole.ndim]
+        if len(sizes) == len(parts) and sum(sizes) == whole.shape[axis]:
+            for order in itertools.permutations(range(len(parts))):
+                if are_close(np.concatenate([parts[number] for number in order], axis), whole):
+                    return order
+    return ()
 
 
 def of_transposition(divergence: Divergence) -> Iterator[Cause]:

@@ -59,7 +59,7 @@ def of_values(
     what: str, tf1: object, port: object, confirmed: str = "", *, fault: Fault = Fault.VALUE, remedy: str | None = None
 ) -> Cause:
     """Return the cause that something has different values; the remedy is TF1's, unless another one is given."""
-    remedy = use_value(tf1) if remedy is None else remedy
+    remedy = use_value(tf1, what) if remedy is None else remedy
     return Cause(differs(what, tf1, port), confirmed, fault=fault, remedy=remedy)
 
 
@@ -68,8 +68,10 @@ def differs(what: str, tf1: object, port: object) -> str:
     return f"{what} differs: {tf1} (TF1), {port} (port)"
 
 
-def use_value(tf1: object) -> str:
+def use_value(tf1: object, what: str = "") -> str:
     """Return the remedy for a port that has another value than TF1, or one where TF1 has none."""
+    if f"{tf1}" in ("True", "False"):
+        return f"set {what} to {tf1} in the port"
     return "leave this out in the port" if f"{tf1}" == "none" else f"use {tf1} in the port" if f"{tf1}" else ""
 
 
@@ -141,7 +143,7 @@ _ATTRIBUTES = {
     "attribute transpose_b": "transposition of the kernel",
     "attribute transpose_a": "transposition of the input",
     "attribute align_corners": "alignment of corners in a resize",
-    "attribute half_pixel_centers": "pixel centers in a resize",
+    "attribute half_pixel_centers": "half pixel centers in a resize",
     f"attribute {ORDER_OF_CHANNELS}": "order of the channels of a block",
     "attribute block_size": "size of the blocks",
     ORDER_OF_OPERANDS: "order of the operands",

@@ -19,6 +19,7 @@ from detrand.validation.diagnosis.causes.arrays import (
     of_arrangement,
     of_axes,
     of_broadcasts,
+    of_concatenation,
     of_masks,
     of_moves,
     of_other_axes,
@@ -100,7 +101,7 @@ def _certain_causes(divergence: Divergence) -> tuple[Cause, ...] | None:
         return exchanged
     if divergence.takes_other:
         return tuple(of_inputs(divergence))
-    for causes_of in (of_shapes, of_softmaxes, of_slices, of_transposition):
+    for causes_of in (of_shapes, of_softmaxes, of_slices, of_concatenation, of_transposition):
         if found := tuple(causes_of(divergence)):
             return found
     return None
