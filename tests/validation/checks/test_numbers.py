@@ -91,6 +91,62 @@ def test_a_number_of_one_digit_needs_no_other_outputs():
     assert number.needed == "0.3"
 
 
+WEIGHTS = np.array([2, 1, 0, 1, 0, 3], np.float32)
+
+
+def of_rows(outputs):
+    return tf.reduce_sum(tf.square(outputs), 1)
+
+
+def mean_of_some(labels, outputs):
+    return tf.reduce_mean(tf.boolean_mask(of_rows(outputs), WEIGHTS > 0))
+
+
+def mean_of_all(labels, outputs):
+    return tf.reduce_mean(tf.reduce_sum(outputs**2.0, 1) * tf.cast(WEIGHTS > 0, tf.float32))
+
+
+def by_nonzero_weights(labels, outputs):
+    return v1.losses.compute_weighted_loss(of_rows(outputs), WEIGHTS) + squares(labels, outputs)
+
+
+def by_weights(labels, outputs):
+    errors = (labels - outputs) ** 2.0
+    return tf.reduce_sum(of_rows(outputs) * WEIGHTS) / tf.reduce_sum(tf.constant(WEIGHTS)) + tf.reduce_mean(errors)
+
+
+def mean_in_steps(labels, outputs):
+    means = tf.reduce_mean(tf.exp(outputs), 1)
+    return tf.reduce_sum(means) / tf.cast(tf.shape(labels)[0] - 1, tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("of_tf1", "of_port", "needed", "value"),
+    [
+        (mean_of_some, mean_of_all, "4", "6"),
+        (mean_of_all, mean_of_some, "6", "4"),
+        (by_nonzero_weights, by_weights, "4", "7"),
+        (mean_in_steps, lambda labels, outputs: tf.reduce_mean(tf.reduce_mean(tf.exp(outputs), 1)), "5", "6"),
+    ],
+    ids=["all rows", "some rows", "weights beside another term", "rows less one"],
+)
+def test_the_divisor_of_the_same_sum_has_both_places(of_tf1, of_port, needed, value):
+    (number,) = numbers_that_differ(of_tf1, of_port)
+    assert number.title == f"divisor of the same sum differs: {needed} (TF1), {value} (port)"
+    types = {number.tf1.type, number.port.type}
+    assert types <= {"Mean", "RealDiv", "DivNoNan"}
+    mean = f"take the mean of {needed} elements in the port"
+    assert number.remedy == mean if number.tf1.type == "Mean" else number.remedy.startswith("divide by the counterpart")
+
+
+def test_a_divisor_of_the_same_sum_beside_another_fault_is_no_solution():
+    def with_a_term(labels, outputs):
+        return mean_of_all(labels, outputs) + tf.reduce_mean(tf.abs(labels) ** 3.0)
+
+    titles = [each.title for each in numbers_that_differ(mean_of_some, with_a_term)]
+    assert not any("divisor of the same sum" in title for title in titles)
+
+
 def logarithm_of(errors):
     return tf.debugging.check_numerics(tf.math.log(errors), "of a number below 0")
 

@@ -104,6 +104,7 @@ def findings(tf1, port, *inputs):
 def test_parts_in_the_same_order_pass():
     assert not findings(lstm, LSTM, SEQUENCES)
     assert not findings(gru, GRU, SEQUENCES, LENGTHS)
+    assert not findings(towers, Towers, SEQUENCES[:, 0])
 
 
 @pytest.mark.slow_except("three")
@@ -121,6 +122,41 @@ def test_gates_in_another_order_are_one_finding_at_the_lines_that_split(order, p
     title = f"order of the parts of MatMul differs: 0, 1, 2, 3 (TF1), {parts} (port)"
     assert (finding.title, finding.confirmed) == (title, "with the parts in TF1's order, the rest agrees")
     assert [place.source.split(" = ")[0] for place in (finding.tf1, finding.port)] == ["i, j, f, o", "parts"]
+
+
+def towers(inputs, training):
+    parts = [tf.tanh(tf.matmul(inputs, weights(f"in_{n}", 3, 2))) for n in range(3)]
+    return tf.matmul(tf.concat(parts, 1), weights("out", 6, 2))
+
+
+class Towers(keras.Model):
+    """The towers as one layer, whose parts are joined once more, in an order of the keyword."""
+
+    def __init__(self, order=(0, 1, 2)):
+        super().__init__()
+        self.order = order
+        shapes = {**{f"in_{n}": (3, 2) for n in range(3)}, "out": (6, 2)}
+        *self.kernels, self.out = (
+            self.add_weight(shape, keras.initializers.RandomNormal(stddev=0.5), name=name)
+            for name, shape in shapes.items()
+        )
+
+    def call(self, inputs):
+        ops = keras.ops
+        parts = ops.split(ops.tanh(ops.matmul(inputs, ops.concatenate(self.kernels, -1))), 3, axis=-1)
+        joined = ops.concatenate([parts[number] for number in self.order], axis=-1)
+        return ops.matmul(joined, self.out)
+
+
+@pytest.mark.slow_except("last two")
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (0, 2, 1)], ids=["first two", "all", "last two"])
+def test_parts_that_the_port_joins_in_another_order_are_one_finding(order):
+    (finding,) = findings(towers, lambda: Towers(order), SEQUENCES[:, 0])
+    names = ["Tanh", "Tanh_1", "Tanh_2"]
+    in_words = ", ".join(names), ", ".join(names[number] for number in order)
+    assert finding.title == "order of the parts that are concatenated differs: {} (TF1), {} (port)".format(*in_words)
+    assert finding.remedy == f"use this order in the port: {in_words[0]}"
+    assert finding.port.source.startswith("joined = ")
 
 
 @pytest.mark.slow_except("exchanged")

@@ -208,6 +208,28 @@ def test_weight_decay_that_differs_is_one_finding(given, names, tf1, of_port):
     assert finding.count == len(names.split(", "))
 
 
+def by_logarithms(labels, logits):
+    """Return the cross entropy as a difference of two terms, neither of which TF1 has."""
+    normalizers = tf.math.log(tf.reduce_sum(tf.exp(logits), -1))
+    of_labels = tf.reduce_sum(logits * tf.one_hot(labels, 3), -1)
+    return tf.reduce_mean(normalizers) - tf.reduce_mean(of_labels)
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.03], ids=["not halved", "another factor"])
+def test_a_penalty_beside_a_loss_that_is_written_differently_is_one_finding(factor):
+    made = []
+
+    def with_squares(labels, logits):
+        squares = [tf.reduce_sum(made[0].trainable_variables[position] ** 2) for position in (0, 2)]
+        return by_logarithms(labels, logits) + factor * sum(squares)
+
+    given = {"tf1_loss": with_penalty(halved), "port_loss": with_squares}
+    (finding,) = report_of(port(made=made), **given).findings
+    words = f"0.01 sum(w**2) (TF1), {factor} sum(w**2) (port)"
+    assert finding.title == f"regularizer differs in hidden/kernel, logits/kernel: {words}"
+    assert finding.confirmed and "squares = [" in finding.port.source
+
+
 @pytest.mark.slow
 def test_the_line_of_a_penalty_is_named():
     in_losses = {"tf1_loss": with_penalty(squared), **in_port_loss(kernels_of_keras)}
