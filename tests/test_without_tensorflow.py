@@ -50,7 +50,7 @@ def session_steps(mode, draws_noise):
     return recorder
 
 
-@pytest.mark.slow_except("flax-num_random_ops")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("constant", marks=pytest.mark.slow), "num_random_ops"])
 @pytest.mark.parametrize(
     ("port", "used"),
@@ -108,6 +108,7 @@ print(diff_random_ops(*tools))
     assert "random.random" in "".join(others)
 
 
+@pytest.mark.slow
 def test_public_names_of_tf1_code_and_checkpoints_raise_an_error_that_names_tensorflow():
     code = """
 import detrand
@@ -161,7 +162,7 @@ def test_the_other_commands_name_tensorflow_in_one_line(command, hidden, tmp_pat
     assert finished.stderr.endswith("(detrand explain MissingPackageError)\n")
 
 
-@pytest.mark.slow_except("no_variable_creations")
+@pytest.mark.slow
 @pytest.mark.parametrize("fixture", ["detrand_tool", "no_variable_creations"])
 def test_the_fixtures_of_the_pytest_plugin_work(fixture, tmp_path):
     (tmp_path / "test_port.py").write_text(f"def test_draws({fixture}):\n    assert 1")
@@ -188,6 +189,7 @@ def test_a_tensor_of_bfloat16_needs_ml_dtypes():
     assert_raises_there(code, "A tensor of bfloat16 needs the package ml_dtypes, which is not installed", hidden)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_a_draw_that_tensorflows_kernel_computes_names_tensorflow():
     code = """
@@ -199,6 +201,7 @@ with detrand.DeterministicRandomTestTool().scope():
     assert_raises_there(code, expected, ["tensorflow", "tf_keras"], KERAS_BACKEND="torch")
 
 
+@pytest.mark.slow
 def test_a_validation_without_a_golden_file_names_tensorflow():
     code = "import detrand; detrand.validate(detrand.Migration(tf1=lambda x, training: x, port=list, inputs=[[1.0]]))"
     assert_raises_there(code, "detrand.validate without golden needs the package tensorflow, which is not installed")

@@ -56,6 +56,7 @@ def outcome_of():
 
 
 class TestMirroredStrategy:
+    @pytest.mark.slow_except("all_reduced_draws-constant")
     @parametrize_modes
     @parametrize_programs
     def test_steps_equal_runs_of_two_towers(self, outcome_of, program, mode):

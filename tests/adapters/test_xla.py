@@ -115,6 +115,7 @@ def test_normals_are_close_to_the_sessions(draw, dtype, mode):
     assert_calls_equal_runs(lambda: compiled(program), program, mode, atol)
 
 
+@pytest.mark.slow_except("normal")
 @pytest.mark.parametrize("draw", [tf.random.normal, tf.random.truncated_normal], ids=["normal", "truncated normal"])
 def test_many_normals_are_close_to_the_sessions(draw):
     program = functools.partial(draw, [300_001])

@@ -171,7 +171,7 @@ def train_step(**changes):
     return TrainStep(**{**arguments, **changes})
 
 
-@pytest.mark.slow_except("of TensorFlow 2")
+@pytest.mark.slow
 def test_a_graph_beside_a_checkpoint_is_trained(meta):
     """Its own training op, loss and slots are left out, and the dropout masks of each step are compared."""
     file = GraphFile(meta, outputs="outputs", feeds=KEEP_PROB)
@@ -184,7 +184,7 @@ def test_a_graph_beside_a_checkpoint_is_trained(meta):
     assert "epsilon" in report.findings[0].title
 
 
-@pytest.mark.slow_except("of TensorFlow 1")
+@pytest.mark.slow
 def test_a_frozen_graph_is_trained_from_its_weights(frozen):
     path, _ = frozen
     migration = Migration(tf1=path, port=functools.partial(make_port, 0, None), inputs=IMAGES, train=train_step())

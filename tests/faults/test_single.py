@@ -36,6 +36,7 @@ def test_a_port_fails_only_with_its_fault(name) -> None:
     assert detrand.validate(CASES[name].migration(fault=False)).ok
 
 
+@pytest.mark.slow
 def test_a_fault_that_looks_like_swapped_variables_is_told_too() -> None:
     case = CASES["scores_transposed"]
     findings = detrand.validate(case.migration(fault=True)).findings

@@ -23,7 +23,7 @@ def test_each_fault_has_a_line_of_its_own(triple) -> None:
     assert all(f"# FAULT {number}" in lines[line - 1] for number, line in enumerate(triple.lines, 1))
 
 
-@pytest.mark.slow_except("generator")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["generator", "heads_in_a_dict", "subclassed_optimizer", "einsum_attention"])
 def test_a_sound_port_passes(name) -> None:
     assert detrand.validate(sound_ports()[name]()).ok

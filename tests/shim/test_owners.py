@@ -122,7 +122,7 @@ class Subclassed(keras.Model):
             return self.dense(self.inner(inputs, training=training)) * scale
 
 
-@pytest.mark.slow_except("function-Subclassed", "eager-functional")
+@pytest.mark.slow_except("eager-functional")
 @pytest.mark.parametrize("make", [functional, sequential, Subclassed])
 @pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
 def test_built_in_training_moves_every_weight(make, eagerly):

@@ -90,7 +90,7 @@ def test_built_in_training_is_a_sessions(kit, eagerly):
     assert_trained(layer)
 
 
-@pytest.mark.slow_except("keras_3")
+@pytest.mark.slow
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras_3", "tf_keras"])
 def test_optimizers_with_slots_train_every_part(kit):
     layer = layer_of(network) if kit is keras else tf_keras_network()

@@ -55,7 +55,7 @@ def v1_layers_in_use():
     tensorflow.function(lambda: 0)()
 
 
-@pytest.mark.slow_except("eager-raises")
+@pytest.mark.slow
 @pytest.mark.usefixtures("v1_layers_in_use")
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
 @pytest.mark.parametrize("way", WAYS)

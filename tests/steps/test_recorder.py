@@ -52,6 +52,7 @@ VARIABLES = {
 }
 
 
+@pytest.mark.slow_except("keras3-*", "tensorflow-keras function", "tensorflow-eager")
 @pytest.mark.parametrize("way", ["eager", "function", "keras function"])
 @pytest.mark.parametrize("make", VARIABLES.values(), ids=VARIABLES)
 def test_each_step_holds_what_the_session_fetches(make, way):

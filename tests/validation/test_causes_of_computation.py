@@ -49,7 +49,7 @@ def only_finding_of(tf1, port, inputs):
     return report.findings[0]
 
 
-@pytest.mark.slow_except("permuted")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
@@ -84,7 +84,7 @@ def test_a_computation_of_rows_is_named(changes, title):
     assert finding.confirmed
 
 
-@pytest.mark.slow_except("two axes")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
@@ -175,7 +175,7 @@ def strided(inputs, training, *, pads=False):
     return tf.tanh(convolution(tf.tanh(hidden), "last", 3, 1))
 
 
-@pytest.mark.slow_except("True-strided", "False-pooled")
+@pytest.mark.slow_except("False-pooled")
 @pytest.mark.parametrize("program", [pooled, strided])
 @pytest.mark.parametrize("tf1_pads", [False, True])
 def test_padding_by_an_op_of_its_own_is_a_padding(program, tf1_pads):
@@ -224,6 +224,7 @@ class InInference(keras.Model):
         return keras.ops.tanh(self.bn(hidden, training=False))  # call
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_called_wrongly_has_the_line_of_the_call():
     report = validate(Migration(tf1=batch_norm, port=InInference, inputs=ROWS))
     finding = report.findings[0]
@@ -245,6 +246,7 @@ def scaled_in_keras():
     return keras.Model(inputs, keras.ops.tanh(hidden))
 
 
+@pytest.mark.slow
 def test_an_op_of_a_functional_model_has_its_own_line():
     report = validate(Migration(tf1=scaled, port=scaled_in_keras, inputs=ROWS))
     finding = report.findings[0]
@@ -297,7 +299,7 @@ def looped(inputs, training, runs=4, shift=0):
     return dense(tf.tanh(hidden) + tf.nn.embedding_lookup(table, rows), 2, "last")
 
 
-@pytest.mark.slow_except("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [3, 6])
 def test_the_number_of_iterations_is_named(runs):
     finding = only_finding(looped, ROWS, runs=runs)
@@ -337,7 +339,7 @@ LEAKY = {
 }
 
 
-@pytest.mark.slow_except("by where", "by abs")
+@pytest.mark.slow
 @pytest.mark.parametrize("leaky", LEAKY.values(), ids=LEAKY.keys())
 def test_the_slope_of_a_leaky_relu_is_named_however_it_is_written(leaky):
     finding = only_finding_of(
@@ -359,6 +361,7 @@ def test_a_leaky_relu_in_place_of_another_activation_has_its_slope():
     assert finding.title == "activation differs: leaky ReLU of slope 0.2 (TF1), Elu (port)", str(finding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step",
     [
@@ -389,6 +392,7 @@ def dropping(inputs, training, *, keep=None):
     return dense(hidden, 2, "last")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "words"),
     [(lambda u: u < 0.75, "u < 0.75"), (lambda u: tf.greater(0.75, u), "0.75 > u"), (lambda u: u <= 0.75, "u <= 0.75")],
@@ -460,7 +464,7 @@ def dilated(inputs, training, *, rate=2, padding="SAME", added=0, of_second=Fals
     return tf.tanh(tf.reduce_max(hidden, 1) + tf.reduce_mean(others, 1))
 
 
-@pytest.mark.slow_except("input")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1", "port", "title"),
     [
@@ -498,6 +502,7 @@ def twins(inputs, training, *, of_second="second"):
     return tf.matmul(flat, kernels["first"]), tf.tanh(tf.matmul(2.0 * flat, kernels[of_second]))
 
 
+@pytest.mark.slow
 def test_a_variable_that_is_used_in_place_of_another_one_is_named():
     finding = only_finding(twins, IMAGES, of_second="first")
     assert finding.title == "MatMul takes different variables: second (TF1), first (port)", str(finding)
@@ -546,7 +551,7 @@ def transposed(hidden):
     return tf.transpose(hidden, (0, 2, 1, 3))
 
 
-@pytest.mark.slow_except("padded")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1", "port", "title", "remedy"),
     [
@@ -626,6 +631,7 @@ def read_by_einsum(inputs, training, *, step=tf.nn.softmax, order=(0, 1, 2)):
     return dense(tf.einsum("bm,bme->be", weights, memory), 2, "last")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "title"),
     [
@@ -659,6 +665,7 @@ def squashed(inputs, training, *, order=(0, 1, 2, 3)):
     return dense(rows / tf.sqrt(tf.reduce_sum(rows**2, 2, keepdims=True)), 2, "last")
 
 
+@pytest.mark.slow
 def test_axes_that_are_flattened_in_another_order_are_named_where_several_ops_take_them():
     finding = only_finding(squashed, IMAGES, order=(0, 3, 1, 2))
     title = (
@@ -678,7 +685,7 @@ def refined(inputs, training, *, runs=4):
     return dense(hidden, 2, "last") * dense(hidden, 2, "gate")
 
 
-@pytest.mark.slow_except("3", "6")
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [2, 3, 5, 6])
 def test_the_number_of_iterations_in_python_is_named(runs):
     finding = only_finding(refined, ROWS, runs=runs)
@@ -711,6 +718,7 @@ def highway(inputs, training, *, carries=False, layers=1):
     return dense(hidden, 2, "last")
 
 
+@pytest.mark.slow
 def test_another_number_in_a_logarithm_is_not_said_to_be_added_in_one_program():
     def logarithm(inputs, training, added=None):
         inputs = tf.abs(inputs)
@@ -730,7 +738,7 @@ def test_inputs_in_a_dict_have_the_names_of_their_keys():
     assert "input 0 (features['item'])" in finding.title and "input 1 (features['user'])" in finding.title
 
 
-@pytest.mark.slow_except("3")
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_gate_the_other_way_round_is_one_finding(layers):
     def tf1(inputs, training):
@@ -767,7 +775,7 @@ def test_the_axis_of_a_softmax_in_a_loop_is_named_though_the_first_one_is_unifor
     assert finding.remedy == "compute Softmax along TF1's axis"
 
 
-@pytest.mark.slow_except("number")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_tf1", "of_port", "title"),
     [
@@ -827,6 +835,7 @@ def chosen_by(inputs, training, *, chooser):
     return tf.reduce_sum(best * target, 1)
 
 
+@pytest.mark.slow
 def test_a_tensor_that_the_port_alone_takes_in_place_of_one_that_it_does_not_compute():
     def model(inputs, training):
         return chosen_by(inputs, training, chooser="online")

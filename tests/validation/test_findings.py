@@ -115,7 +115,7 @@ def blocks(inputs, training, *, activation=gelu, epsilon=1e-3, factor=2.0, rate=
     return dense(hidden, 2, "logits") * factor
 
 
-@pytest.mark.slow_except("epsilon")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
@@ -303,6 +303,7 @@ def test_an_optimizer_is_not_blamed_for_variables_that_the_port_lacks():
     assert "variables" in kinds and "training" not in kinds, str(report)
 
 
+@pytest.mark.slow
 def test_one_op_that_the_port_computes_by_several_is_a_finding_before_a_normalization():
     """Both take a tensor twice: these ops of the port, and the normalization after them."""
 
@@ -565,6 +566,7 @@ def test_a_value_that_differs_in_ops_of_other_types_is_one_finding_for_all_layer
     assert finding.remedy == "use 0.001 in the port"
 
 
+@pytest.mark.slow
 def test_another_kind_of_initializer_in_several_layers_is_one_finding():
     def tf1(rows, training):
         hidden = rows
@@ -671,6 +673,7 @@ def test_regularizers_are_confirmed_if_they_are_all_that_the_losses_differ_by(sc
     assert bool(finding.confirmed) == (scale == 1.0)
 
 
+@pytest.mark.slow
 def test_a_clip_that_only_one_program_has_is_confirmed_before_an_op_that_both_have():
     def model(rows, training, limit=None):
         hidden = dense(rows, 4, "a")
@@ -684,6 +687,7 @@ def test_a_clip_that_only_one_program_has_is_confirmed_before_an_op_that_both_ha
     assert finding.confirmed
 
 
+@pytest.mark.slow
 def test_strings_that_only_one_program_lowers_are_found():
     words = np.array([["The", "cat"], ["SAT", "on"], ["the", "Mat"], ["a", "Dog"]])
 
@@ -719,6 +723,7 @@ def test_a_last_layer_of_zeros_is_compared_with_distinct_weights():
     assert report.verdict == "passed", str(report)
 
 
+@pytest.mark.slow
 def test_evidence_is_told_once():
     report = validate(
         Migration(
@@ -801,7 +806,7 @@ def test_a_network_that_is_used_in_place_of_its_target_stops_no_gradient_that_tf
     assert not [title for title in titles if "gradients" in title]
 
 
-@pytest.mark.slow_except("keep_prob")
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.8, 0.3], ids=["keep_prob", "another rate"])
 def test_a_dropout_rate_that_differs_is_one_finding(rate):
     def tf1(rows, training):
@@ -928,6 +933,7 @@ def test_random_numbers_of_another_shape_are_one_finding(shape):
     assert finding.tf1.line == finding.port.line and finding.port.line.startswith(__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sound", [True, False], ids=["alone", "beside a fault"])
 def test_a_dropout_with_heads_in_the_batch_axis_is_the_only_finding_of_its_shape(is_sound):
     def network(inputs, training, by_port=False):
@@ -1077,6 +1083,7 @@ def test_an_attribute_and_an_order_right_after_it_are_two_findings():
     assert order.title.startswith("order of the inputs differs: ") and order.confirmed.endswith("the rest agrees")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there", [True, False], ids=["idle", "absent"])
 def test_a_dropout_that_does_not_draw_needs_to_be_told_that_the_port_trains(is_there):
     def dropped_out(inputs, training):
@@ -1119,6 +1126,7 @@ class OfWeightedRows(keras.Model):
         return keras.ops.tanh(keras.ops.matmul(keras.ops.softmax(self.weigh(rows)), self.value(rows)))
 
 
+@pytest.mark.slow
 def test_a_dropout_that_the_port_lacks_is_at_its_line_in_tf1():
     report = validate(Migration(tf1=of_weighted_rows, port=OfWeightedRows, inputs=ROWS), checks=["random-training"])
     (finding,) = report.findings

@@ -165,7 +165,7 @@ class InInference(keras.Model):
         return self.logits(self.dropout(hidden, training=False))
 
 
-@pytest.mark.slow_except("images-dropout")
+@pytest.mark.slow
 @pytest.mark.parametrize("drops_out", [True, False], ids=["dropout", "no dropout"])
 @pytest.mark.parametrize("inputs", [ROWS, IMAGES], ids=["rows", "images"])
 def test_a_port_that_never_trains_is_one_finding(inputs, drops_out):
@@ -184,7 +184,7 @@ def two_layers(inputs, training):
     return affine(tf.nn.relu(affine(inputs, 5, "hidden", bias=True)), 3, "logits", bias=True)
 
 
-@pytest.mark.slow_except("hidden")
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(7, 3), (5, 2), (7, 2)], ids=["hidden", "logits", "both"])
 def test_variables_of_other_shapes_explain_what_differs(sizes):
     def make_port():
@@ -196,7 +196,7 @@ def test_variables_of_other_shapes_explain_what_differs(sizes):
     assert finding.tf1.line.startswith(__file__) and finding.port.line.startswith(__file__)
 
 
-@pytest.mark.slow_except("relu-before a mean")
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["alone", "before a mean", "before a square"])
 @pytest.mark.parametrize("activation", ["relu", "relu6", "leaky_relu"])
 def test_an_activation_that_changes_no_number_is_not_called_missing(activation, then):
@@ -310,7 +310,7 @@ def network_with_kept_layer(inputs, training):
     return affine(tf.nn.relu(hidden), 3, "logits", bias=True)
 
 
-@pytest.mark.slow_except("no layer kept-outputs")
+@pytest.mark.slow
 @pytest.mark.parametrize("trains", [False, True], ids=["outputs", "training"])
 @pytest.mark.parametrize("keeps", [False, True], ids=["no layer kept", "a layer kept"])
 def test_what_a_port_computes_that_makes_layers_in_each_call_is_no_finding(keeps, trains):
@@ -343,6 +343,7 @@ def tf1_towers(first, second, third, training):
     return sum(tower(each) * (number + 1) for number, each in enumerate((first, second, third)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_copies_of_variables_that_tf1_shares_are_one_finding(shared):
     inputs = (ROWS, ROWS[::-1].copy(), 2 * ROWS)

@@ -141,7 +141,7 @@ def test_every_check_passes_on_recurrent_cells(name):
     assert not report.audit.differing, str(report)
 
 
-@pytest.mark.slow_except("LSTMCell")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIGRATIONS)
 def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
     """Also the forget bias, which TF1's graph shows; the outputs with distinct weights prove them."""
@@ -155,7 +155,7 @@ def test_forms_of_recurrent_cells_are_found_without_a_name_map(name):
     ]
 
 
-@pytest.mark.slow_except("False")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [False, True])
 def test_recurrent_layers_whose_names_mislead_are_found_by_their_outputs(fault):
     """Also where a fault keeps the outputs from agreeing."""
@@ -225,6 +225,7 @@ def test_a_faulty_port_or_form_fails(name_map, port, checks):
     assert "variables-match" not in failed(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adds_bias", [True, False])
 def test_a_forget_bias_that_the_port_does_not_add_is_another_initial_value(adds_bias):
     drawn = keras.initializers.RandomUniform(-0.1, 0.1)
@@ -347,7 +348,7 @@ def test_a_step_that_trains_what_is_constant_in_tf1_fails():
     assert "test_forms.py:" in finding.port.line
 
 
-@pytest.mark.slow_except("GRUCell")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["BasicLSTMCell", "GRUCell"])
 def test_a_checkpoint_is_loaded_through_a_form(name, tmp_path):
     path = str(tmp_path / "model.ckpt")

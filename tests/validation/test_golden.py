@@ -167,6 +167,7 @@ def test_initial_values_are_kept_whole(tmp_path):
         assert values["MatMul"].elements.size == 1024
 
 
+@pytest.mark.slow_except("11")
 @pytest.mark.parametrize("version", [None, 11])
 def test_a_file_of_an_older_form_must_be_recorded_again(version, migration, golden, tmp_path):
     kind = "golden outcomes of TF1 programs"

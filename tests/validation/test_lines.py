@@ -129,7 +129,7 @@ class InFunction(tf.Module):
         return x @ self.kernels[2]  # USED
 
 
-@pytest.mark.slow_except("functional")
+@pytest.mark.slow
 @pytest.mark.parametrize("port", [functional, Subclassed, InFunction])
 def test_what_is_missing_is_between_the_op_before_it_and_the_op_after_it(port):
     migration = Migration(tf1=relu_twice, port=port, inputs=numbers(4, 3), expect=["initializers-match"])
@@ -274,7 +274,7 @@ def test_a_copy_of_the_training_has_the_lines_of_new_metrics():
     assert train.line_of_metric("port", "error").endswith(here)
 
 
-@pytest.mark.slow_except("of_own_class-OwnHuber")
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "line"), [(in_a_dict, in_a_dict), (of_own_class, OwnHuber)])
 def test_a_finding_about_a_loss_has_that_line_or_that_of_the_users_own_code(make, line):
     def tf1(inputs, training):
@@ -445,7 +445,7 @@ def limits(positions):
     return tf.minimum(tf.abs(positions[None] - positions[:, None])[0], 3)
 
 
-@pytest.mark.slow_except("limits-OfLimits")
+@pytest.mark.slow
 @pytest.mark.parametrize(("index", "port"), [(remainders, OfRemainders), (limits, OfLimits)])
 def test_a_number_among_positions_has_its_line(index, port):
     """All that is computed from positions is constant, and has no values of its own in a trace."""

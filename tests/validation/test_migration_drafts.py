@@ -157,6 +157,7 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow_except("of_placeholders", "WithDefaults", "")
 @pytest.mark.parametrize("model", ["", "TextCNN", "of_placeholders", "WithDefaults"])
 def test_a_draft_passes_as_it_is(folder, model, capsys):
     source = ["--from", f"models_of_2017:{model}"] if model else []
@@ -270,6 +271,7 @@ def test_a_model_fn_of_an_estimator_gets_its_mode_from_training(folder, capsys):
     assert main(["validate", "net.py"]) == PASSED
 
 
+@pytest.mark.slow_except("model")
 @pytest.mark.parametrize(
     "options",
     [[], ["--from", "models_of_2017:TextCNN"], ["--from", "models_of_2017:Tagger", "--port", "ports_of_today:tagger"]],

@@ -203,7 +203,7 @@ def test_a_fault_of_the_port_leaves_the_pairs_that_the_flow_shows():
     assert not found["constant-weights"].ok
 
 
-@pytest.mark.slow_except("an activation left out")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_tf1", "of_port"),
     [(tf.nn.relu, tf.identity), (lambda x: 0.5 * x, lambda x: 0.4 * x)],

@@ -388,6 +388,7 @@ class NormalizedAsInTorch(tf.Module):
         return x
 
 
+@pytest.mark.slow_except("sound")
 @pytest.mark.parametrize("activation", [tf.tanh, tf.sin], ids=["sound", "fault"])
 def test_a_fault_does_not_pair_a_mean_with_a_shift(activation):
     migration = Migration(tf1=normalized, port=lambda: NormalizedAsInTorch(activation), inputs=VECTORS)

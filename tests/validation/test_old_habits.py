@@ -161,6 +161,7 @@ def of_dimensions(images, training):
     return tf.matmul(tf.reduce_mean(hidden, [1, 2]), v1.get_variable("logits", (size, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dimensions_as_in_tf1")
 def test_a_program_may_read_dimensions_as_in_tf1():
     images = np.random.default_rng(0).normal(size=(4, 5, 5, 2)).astype(np.float32)

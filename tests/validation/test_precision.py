@@ -170,7 +170,7 @@ def test_gradients_may_differ_by_their_noise_under_rounding(policy):
     assert "first: step 0, gradients['hidden/" in report.checks[-1].summary
 
 
-@pytest.mark.slow_except("keras-faulty")
+@pytest.mark.slow
 @pytest.mark.parametrize("beta_2", [0.999, 0.9991], ids=["sound", "faulty"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_updates_of_a_port_in_float64_are_held_to_the_rounding_of_tf1(kit, beta_2):
@@ -217,7 +217,7 @@ def test_gradients_are_compared_where_a_tolerance_is_given():
     assert {leaf.atol for leaf in leaves} == {0.05}
 
 
-@pytest.mark.slow_except("mixed_float16-rate")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [

@@ -69,6 +69,7 @@ def shared():
 WEIGHTS = "port/dense/kernel and port/dense_1/kernel start with the same numbers: their initializers draw from one seed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "port", [shared, lambda: Port([initializer(seed=3), initializer(seed=3)])], ids=["one initializer", "one seed"]
 )
@@ -84,6 +85,7 @@ def port_built(make):
     return port
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The initializer RandomNormal is unseeded")
 def test_an_initializer_of_tf_keras_that_two_layers_share_is_found():
     def port():
@@ -100,7 +102,7 @@ def test_an_initializer_of_tf_keras_that_two_layers_share_is_found():
     assert title.endswith("start with the same numbers: their initializers draw from one seed")
 
 
-@pytest.mark.slow_except("own initializers")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "port",
     [
@@ -116,6 +118,7 @@ def test_sound_ports_pass(port):
     assert titles(port) == []
 
 
+@pytest.mark.slow
 def test_one_layer_of_dropout_with_a_seed_that_is_called_twice_passes():
     """Its generator goes on from call to call."""
     assert titles(lambda: Port(masks=[layers.Dropout(0.4, seed=3)] * 2)) == []

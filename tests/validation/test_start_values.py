@@ -100,7 +100,7 @@ def test_other_initializers_fail_one_check_and_all_others_compare():
         assert any(leaf.desired for leaf in check(report, name).comparisons["outputs"].leaves)
 
 
-@pytest.mark.slow_except("expect3-False")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("expect", "accepted"),
     [

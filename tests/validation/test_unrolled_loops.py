@@ -91,6 +91,7 @@ def validate(tf1, port, train=None, checks=None):
         return detrand.validate(migration, checks=checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_older", [False, True], ids=["loop in a function", "loop in the graph"])
 def test_noise_in_a_loop_and_around_it_is_that_of_the_session(is_older):
     if is_older:
@@ -146,6 +147,7 @@ class DroppedStates(layers.LSTMCell):
         return h, [h, c]
 
 
+@pytest.mark.slow
 def test_an_output_in_place_of_the_state_is_one_finding():
     def port():
         return layers.RNN(DroppedStates(), return_sequences=True)
@@ -180,6 +182,7 @@ class GivenStates(keras.Model):
         return states[0]
 
 
+@pytest.mark.slow
 def test_states_that_are_exchanged_in_each_iteration_are_one_finding():
     report = validate(given_states, GivenStates, checks=["constant-weights"])
     (finding,) = report.findings

@@ -46,6 +46,7 @@ def test_names_and_flags_are_those_of_the_state_in_the_order_of_creation():
     assert (first, last) == ("stem.0.kernel", "head.bias")
 
 
+@pytest.mark.slow
 def test_what_a_call_keeps_of_its_activations_is_no_variable():
     module = Block()
     before = list(detrand.variables_of(module))
@@ -71,6 +72,7 @@ def test_reset_gives_every_variable_the_value_and_keeps_the_keys():
     assert module.dropout.rngs.key.get_value() == key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transpose_kernel", [False, True])
 def test_a_kernel_of_a_transposed_convolution_is_loaded_and_saved(transpose_kernel, tmp_path):
     x, kernel, path = drawn(2, 6, 6, 3), drawn(3, 2, 4, 3), str(tmp_path / "model.ckpt")
@@ -88,6 +90,7 @@ def test_a_kernel_of_a_transposed_convolution_is_loaded_and_saved(transpose_kern
     np.testing.assert_array_equal(saved.get_tensor("up/kernel"), kernel)
 
 
+@pytest.mark.slow
 def test_a_depthwise_kernel_is_reshaped():
     layer, kernel = nnx.Conv(3, 6, (3, 3), feature_group_count=3, use_bias=False, rngs=nnx.Rngs(0)), drawn(3, 3, 3, 2)
     tf1 = {"kernel": VariableSpec(kernel.shape, "float32", True)}
@@ -99,6 +102,7 @@ def test_a_depthwise_kernel_is_reshaped():
     np.testing.assert_allclose(np.asarray(layer(jnp.asarray(x))), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [nnx.LSTMCell, nnx.OptimizedLSTMCell])
 def test_a_cell_computes_what_tf1s_cell_computes(cell):
     module = cell(3, 2, rngs=nnx.Rngs(0))

@@ -130,7 +130,7 @@ PORTS = {
 }
 
 
-@pytest.mark.slow_except("Keras")
+@pytest.mark.slow
 @pytest.mark.parametrize("port", PORTS)
 def test_dropout_rates_belong_to_the_layer_before_the_dropout(port):
     make, name_map = PORTS[port]

@@ -86,7 +86,7 @@ EXCHANGED = (
 )
 
 
-@pytest.mark.slow_except("own beside a penalty", "Keras", "hot")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -171,7 +171,7 @@ CATEGORICAL = keras.losses.CategoricalCrossentropy(from_logits=True)
 IN_TF1, IN_PORT = ("0.1", "none"), ("none", "0.1")
 
 
-@pytest.mark.slow_except("binary")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "values"),
     [
@@ -214,7 +214,7 @@ def test_a_label_smoothing_of_sequences_is_named():
     assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"
 
 
-@pytest.mark.slow_except("smoothed on one side")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -248,7 +248,7 @@ def of_classes_that_count(factor):
 FACTOR = "factor of the labels (such as 1 - label smoothing) differs"
 
 
-@pytest.mark.slow_except("in the port")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "title"),
     [
@@ -294,7 +294,7 @@ def sparse(labels, outputs):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, outputs)
 
 
-@pytest.mark.slow_except("words", "series", "outputs")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port", "what", "in_tf1", "in_port"),
     [
@@ -358,6 +358,7 @@ def test_a_slice_at_other_positions_that_does_not_explain_the_loss_is_not_named(
     assert findings and not any("slice of" in each.title for each in findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("real_in_tf1", "real_in_port"),
     [
@@ -382,7 +383,7 @@ def test_a_smoothing_of_one_digit_is_named_after_one_step_too():
     assert finding.title == "loss: label smoothing differs: 0.1 (TF1), none (port)"
 
 
-@pytest.mark.slow_except("Keras", "symmetric")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "of_tf1", "of_port"),
     [
@@ -437,7 +438,7 @@ COLLAPSE = {"preprocess_collapse_repeated": True}
 REST = ", and with TF1's losses here, the rest agrees"
 
 
-@pytest.mark.slow_except("offset")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_tf1", "of_port", "title", "remedy"),
     [
@@ -534,7 +535,7 @@ def test_an_exchanged_axis_of_time_is_named():
     assert finding.remedy.startswith("transpose the logits in the port")
 
 
-@pytest.mark.slow_except("other blank")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of_port",
     [of_port_ctc(), of_port_ctc(blank=0, offset=1, change=lambda x: tf.roll(x, 1, -1))],

@@ -84,7 +84,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow_except("mean of squares", "axes of dice")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_term_that_differs_is_the_finding(fault):
     (finding,) = validated(fault).findings

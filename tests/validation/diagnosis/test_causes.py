@@ -233,7 +233,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow_except("-is_training---")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "changes", "failing", "op", "cause"),
     FAULTS,

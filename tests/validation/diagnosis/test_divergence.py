@@ -64,7 +64,7 @@ def find(port, config, tf1=network, inputs=IMAGES):
     return next(iter(runner.diagnosis(config, ()).divergences), None)
 
 
-@pytest.mark.slow_except("no bias")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "config", "tf1_op", "port_op", "attributes"),
     [

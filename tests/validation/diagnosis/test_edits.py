@@ -127,6 +127,7 @@ class Running(keras.Model):
         return state
 
 
+@pytest.mark.slow
 def test_a_bound_of_a_comparison_that_tf1_writes_the_other_way_round_is_named():
     assert validate(Migration(tf1=running, port=Running, inputs=(WORDS, LENGTHS)), checks=["random-inference"]).ok
     finding = only_finding(running, lambda: Running(ops.less_equal), (WORDS, LENGTHS))
@@ -196,6 +197,7 @@ def ratios_as_products(labels, outputs, reduce=tf.reduce_sum):
     return tf.reduce_sum(tf.exp(reduce(logarithms, 1)) * labels) / 6.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tf1, port, changes, title",
     [

@@ -63,7 +63,7 @@ def summed(inputs, training, *, names="abc", step=tf.tanh):
     return dense(step(tf.add_n([tf.sin(dense(inputs, name)) for name in names])), "last", 2)
 
 
-@pytest.mark.slow_except("dropout")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "change", "title", "places"),
     [

@@ -107,7 +107,7 @@ def test_parts_in_the_same_order_pass():
     assert not findings(towers, Towers, SEQUENCES[:, 0])
 
 
-@pytest.mark.slow_except("three")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "parts"),
     [
@@ -159,7 +159,7 @@ def test_parts_that_the_port_joins_in_another_order_are_one_finding(order):
     assert finding.port.source.startswith("joined = ")
 
 
-@pytest.mark.slow_except("exchanged")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "title", "lines"),
     [

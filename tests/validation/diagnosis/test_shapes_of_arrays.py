@@ -60,7 +60,7 @@ def findings(tf1, port, inputs=SEQUENCES):
     return validate(migration, checks=["constant-weights", "random-inference"]).findings
 
 
-@pytest.mark.slow_except("at once")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("splits", "shape"),
     [

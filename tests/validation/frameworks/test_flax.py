@@ -283,7 +283,7 @@ def titles(report):
     return [finding.title for finding in report.findings]
 
 
-@pytest.mark.slow_except("images")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOUND)
 def test_every_check_passes_on_a_sound_module(name):
     report = validate(SOUND[name]())
@@ -362,7 +362,7 @@ FAULTS = {  # the checks that run, the port, and how the title of each finding b
 }
 
 
-@pytest.mark.slow_except("pooling")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_finding(name):
     check, migration, expected = FAULTS[name]
@@ -597,6 +597,7 @@ class Unit(nnx.Module):
         return self.logits(hidden * jax.lax.rsqrt(squares) + self.rngs.normal(self.shape))
 
 
+@pytest.mark.slow_except("shape", "axis")
 @pytest.mark.parametrize(
     ("arguments", "title"),
     [
@@ -682,6 +683,7 @@ def penalized(labels, outputs):
     return cross_entropy(labels, outputs) + 0.04 * tf.nn.l2_loss(kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decays", "titles"),
     [

@@ -214,7 +214,7 @@ FAULTS = {
 IN_AN_EARLIER_LINE = {"penalty": 1}  # lines before the last one
 
 
-@pytest.mark.slow_except("smoothing", "factor")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_a_loss_is_one_finding_with_its_line(name):
     labels, of_tf1, of_port, title = FAULTS[name]

@@ -283,13 +283,14 @@ SOUND = {
 }
 
 
-@pytest.mark.slow_except("images", "own parameter")
+@pytest.mark.slow_except("own parameter")
 @pytest.mark.parametrize("name", SOUND)
 def test_every_check_passes_on_a_sound_module(name):
     report = validate(SOUND[name]())
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_modules_need_no_name_map():
     check = named(validate(of_images(), checks=["variables-match"]), "variables-match")
     assert "rearranged (3)" in check.summary
@@ -316,6 +317,7 @@ def test_moving_variances_of_a_sample_are_compared_in_training():
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_pytorch_draws_the_initial_values_of_a_port():
     class Drawn(Images):
         def __init__(self):
@@ -338,6 +340,7 @@ def test_a_second_bias_that_is_trained_is_one_finding():
     assert finding.port.source == "self.lstm = nn.LSTM(6, 3, batch_first=True, bidirectional=True)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.005, 0.01])
 def test_penalties_that_the_port_adds_one_by_one_are_one_term(factor):
     modules = []
@@ -612,6 +615,7 @@ class MakesParameters(Images):
         return super().forward(x) * self.scale
 
 
+@pytest.mark.slow
 def test_a_module_that_makes_parameters_when_it_is_called_fails():
     check = named(validate(of_images(MakesParameters), checks=["variables-created-once"]), "variables-created-once")
     assert check.summary == "the port creates variables when it is called again"
@@ -727,6 +731,7 @@ def test_an_optimizer_of_keras_is_refused():
     assert "port_optimizer returned SGD, which cannot update a torch.nn.Module" in titles(report)[0]
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_pytorch_is_refused_for_another_port():
     layer = Migration(
         tf1=features,

@@ -103,7 +103,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow_except("scale")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_finding_of_both_checks(fault):
     report = report_of(fault)

@@ -65,7 +65,7 @@ def findings(**arguments):
 TITLE = "axis of the batch differs in {}: 0 (TF1), 1 (port)"
 
 
-@pytest.mark.slow_except("second", "of_no_layer")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_first", "layer"),
     [((False, True), "first"), ((True, False), "second"), ((True, True), "")],

@@ -71,6 +71,7 @@ def finding(*arguments, **options):
     return found
 
 
+@pytest.mark.slow
 def test_a_decay_in_the_optimizer_is_a_penalty_in_the_loss():
     report = validate(migration(decaying(0.04)))
     assert report.ok, report
@@ -91,6 +92,7 @@ def test_a_decay_in_both_the_loss_and_the_optimizer_differs():
     assert not validate(port).ok
 
 
+@pytest.mark.slow
 def test_a_decay_of_variables_that_tf1_does_not_penalize_is_named():
     found = finding(lambda parameters: momentum(parameters, weight_decay=0.04))
     assert found.title == "weight decay differs: only the port decays hidden/bias, scores/bias"
@@ -105,6 +107,7 @@ def test_a_decay_of_different_size_is_named_with_both_values():
     assert found.remedy == "use 0.04 in the port"
 
 
+@pytest.mark.slow
 def test_a_decay_that_a_small_learning_rate_hides_is_named():
     def slowly(groups):
         return torch.optim.SGD(groups, 1e-7)
@@ -113,6 +116,7 @@ def test_a_decay_that_a_small_learning_rate_hides_is_named():
     assert found.title == "weight decay differs in the optimizer: 0.04 (TF1), 0.02 (port)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "title"),
     [
@@ -128,6 +132,7 @@ def test_an_adam_that_decays_is_named(make, title):
     assert finding(optimizer, lambda: v1.train.AdamOptimizer(0.01, epsilon=1e-3)).title == title
 
 
+@pytest.mark.slow
 def test_a_penalty_that_the_port_lacks_is_still_a_finding():
     assert finding(momentum).title == "loss: only TF1 adds this term to the loss"
 

@@ -37,6 +37,7 @@ def warmed_up(step):
     return 0.1 * (0.1 + 0.9 * step / 5) if step < 5 else 0.1 * 0.5 ** ((step - 5) // 100)
 
 
+@pytest.mark.slow_except("milestones of several", "gamma", "inside", "function", "size")
 @pytest.mark.parametrize(
     ("make", "tf1", "numbers", "expected"),
     [

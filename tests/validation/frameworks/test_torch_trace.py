@@ -284,10 +284,9 @@ FAULTS = [
     ("decoder", "corners", "alignment of corners in a resize differs: True (TF1), False (port)"),
     ("decoder", "last activation", "activation differs: Sigmoid (TF1), Tanh (port)"),
 ]
-QUICK = ("images-padding", "images-order of a flatten", "words-sum", "encoder-scale", "decoder-corners")
 
 
-@pytest.mark.slow_except("images-order of a flatten")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "fault", "title"), FAULTS, ids=[f"{network}-{fault}" for network, fault, _ in FAULTS]
 )
@@ -333,7 +332,7 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.slow_except("SiLU-ReLU")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1", "port", "title"), ACTIVATIONS, ids=[f"{tf1 or 'none'}-{port or 'none'}" for tf1, port, _ in ACTIVATIONS]
 )
@@ -470,7 +469,7 @@ def small_weights(x, training):
     return x
 
 
-@pytest.mark.slow_except("random-inference")
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["random-inference", "random-training"])
 def test_a_place_is_before_a_tensor_that_agrees_by_chance(check):
     migration = Migration(tf1=small_weights, port=SmallWeights, inputs=numbers(3, 5, 8))
@@ -511,6 +510,7 @@ def test_inputs_in_a_dict_are_those_of_the_same_keys():
     assert finding.title == "what is computed differs: Log1p (TF1), Log (port)"
 
 
+@pytest.mark.slow_except("after the table")
 @pytest.mark.parametrize("fault", ["before the table", "after the table"])
 def test_a_table_that_is_rounded_differently_is_no_finding_beside_a_fault(fault):
     positions, is_before = numbers(5, 4), fault.startswith("before")
@@ -606,7 +606,7 @@ class TestVariationalAutoencoder:
         assert [each.title for each in findings] == ["only the port multiplies by 0.5"]
         assert findings[0].confirmed
 
-    @pytest.mark.slow_except("rsample")
+    @pytest.mark.slow
     @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
     def test_a_fault_after_the_sample_is_one_finding(self, sample):
         assert [each.title for each in self.report(sample, "activation").findings] == [ACTIVATION]

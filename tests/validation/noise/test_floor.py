@@ -264,7 +264,7 @@ def normalized(images, training, by_hand=False):
     return tf.matmul(tf.reduce_mean(tf.nn.relu(hidden), [1, 2]), weights)
 
 
-@pytest.mark.slow_except("0.0001-False")
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "ok"), [(0.0, True), (1e-4, False)])
 def test_moving_averages_are_held_to_their_own_noise(off, ok):
     def port(images, training):
@@ -322,7 +322,7 @@ def test_an_output_that_no_variant_shows_is_held_to_the_guides_tolerance():
     assert NoiseFloor({"output": OutputNoise(1e-7)}, {}).closeness_of("output") == (1e-6, 1e-5, False)
 
 
-@pytest.mark.slow_except("siamese")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["siamese", "capsules", "transformer", "translator"])
 def test_sound_ports_of_keras_layers_pass(name):
     """The sound migrations whose outputs are not identical to TF1's in every release of TensorFlow."""
@@ -567,6 +567,7 @@ def test_the_text_shows_floor_tolerance_and_distance(report):
     assert "['classes'][0] passed: tolerance equal, difference 0" in text
 
 
+@pytest.mark.slow
 def test_json_shows_floor_tolerance_and_distance(report):
     check = json.loads(json_report.render([report]))["checks"][5]
     by_path = {output["path"]: output for output in check["noise_floor"]["outputs"]}
@@ -634,6 +635,7 @@ def test_a_golden_file_keeps_the_floor(tmp_path, report):
     assert failed(validate(dataclasses.replace(made, port=faulty), golden=path)) == NUMERICAL
 
 
+@pytest.mark.slow
 def test_a_golden_file_without_a_noise_floor_is_refused(tmp_path):
     record_golden([migration(shim_port(in_other_words), tolerances=[Tolerance()])], tmp_path / "golden.npz")
     with pytest.raises(RecordingError, match="with tolerances"):

@@ -47,6 +47,7 @@ def test_what_a_run_shows_of_an_activation(activation, expected):
     assert activations_of(activation) == expected
 
 
+@pytest.mark.slow_except("a limit in the port")
 @pytest.mark.parametrize(
     ("tf1", "port"),
     [

@@ -51,7 +51,7 @@ def encoder(tokens, training, activation):
     return hidden + dense(activation(dense(hidden, 64, "intermediate")), 16, "output")
 
 
-@pytest.mark.slow_except("tolerances0")
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerances", [[], [Tolerance()]])
 def test_gelu_by_erf_in_place_of_tanh_is_found(tolerances):
     faulty = validate(migration_of(encoder, TOKENS, gelu, gelu_of_erf, tolerances=tolerances))
@@ -204,7 +204,7 @@ def rms(array):
     return float(np.sqrt(np.mean(np.square(array, dtype=np.float64))))
 
 
-@pytest.mark.slow_except("0.001-False-relu")
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [tf.nn.relu, tf.tanh, tf.nn.swish, tf.sigmoid, gelu], ids=lambda f: f.__name__)
 @pytest.mark.parametrize(("stddev", "training"), [(1e-3, False), (10.0, True)])
 def test_fifty_layers_neither_explode_nor_vanish(activation, stddev, training):

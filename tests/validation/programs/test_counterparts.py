@@ -78,6 +78,7 @@ class Port(tf.Module):
         return tf.nn.dropout(x, 0.5 if training else 0.0) @ tf.gather(self.weights, next(iter(shuffled())))
 
 
+@pytest.mark.slow
 def test_a_dataset_of_a_port_shuffles_as_that_of_tf1():
     inputs = np.random.default_rng(0).uniform(size=(4, 6)).astype(np.float32)
     report = detrand.validate(detrand.Migration(tf1=tf1_model, port=Port, inputs=inputs))

@@ -55,6 +55,7 @@ def test_the_line_is_that_of_the_call_and_not_of_a_constructor(base, arguments):
     assert sites.made(base) == [made]
 
 
+@pytest.mark.slow
 def test_a_port_that_the_validation_makes_has_the_line_of_its_class():
     """The line that starts the validation is no line of the port."""
 
@@ -184,7 +185,7 @@ def lines_of_ops(port, *shape):
     return found
 
 
-@pytest.mark.slow_except("tf_keras.applications")
+@pytest.mark.slow
 @pytest.mark.parametrize("applications", [keras.applications, tf_keras.applications])
 def test_each_op_of_a_model_that_keras_makes_has_the_line_that_asks_for_it(applications):
     def port():

@@ -159,6 +159,7 @@ def test_golden_files_hold_towers(found):
     assert named(found("from_golden_file"), "passed: ") == list(ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "failing", "says"),
     marked(

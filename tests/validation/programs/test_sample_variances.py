@@ -104,7 +104,7 @@ def test_a_keras_port_of_a_fused_normalization_trains_as_tf1():
     assert "moving_averages" in averages
 
 
-@pytest.mark.slow_except("0.92")
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.92, 0.9003])
 def test_another_momentum_is_found_beside_another_variance(momentum):
     names = [check.name for check in validate(migration(momentum)).checks if not check.ok]

@@ -61,7 +61,7 @@ def migration(tf1, port):
     return Migration(tf1=tf1, port=port, inputs=INPUTS, train=train)
 
 
-@pytest.mark.slow_except("read_then_update")
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [update_then_read, read_then_update], ids=lambda program: program.__name__)
 def test_a_port_with_the_same_text_passes_and_the_report_names_the_race(program):
     report = validate(migration(program, port_of(program)))

@@ -141,7 +141,7 @@ def test_two_faults_of_one_backward_pass_are_two_findings():
     assert all(finding.confirmed for finding in findings)
 
 
-@pytest.mark.slow_except("gradient_override_map")
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [straight_through, signs], ids=["custom_gradient", "gradient_override_map"])
 def test_an_op_that_only_the_ports_gradient_has_is_found(activation):
     migration = trained(quantized(activation), lambda: Quantized(straight_through_near_0), of_one)
@@ -182,7 +182,7 @@ def test_gradients_in_slices_are_compared_too():
     assert of_training.title == "gradients: only TF1 multiplies by 0.5"
 
 
-@pytest.mark.slow_except("gradient_override_map")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1", "port"),
     [(straight_through, straight_through), (signs, straight_through)],
@@ -208,6 +208,7 @@ def gated(inputs, training, *, gate=tf.stop_gradient):
     return tf.matmul(tf.tanh(hidden) * gates, v1.get_variable("logits/kernel", (6, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["TF1", "the port"])
 def test_a_gradient_that_is_stopped_on_one_of_two_ways_has_the_line_of_the_stop(who):
     def without(inputs, training):

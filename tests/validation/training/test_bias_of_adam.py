@@ -201,7 +201,7 @@ def framework_of(name):
     return framework
 
 
-@pytest.mark.slow_except("keras")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_finding_says_that_the_port_corrects_the_bias(name):
     framework = framework_of(name)

@@ -80,6 +80,7 @@ def train_port(kit, compiled):
     return steps
 
 
+@pytest.mark.slow_except("*-eager", "constant-tf_keras-function")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 @pytest.mark.parametrize("mode", ["constant", "num_random_ops"])

@@ -75,6 +75,7 @@ def line_of(loss):
     return start + next(number for number, line in enumerate(lines) if line.rstrip().endswith("# here"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "title"),
     [
@@ -103,7 +104,7 @@ def smoothed(labels, outputs):
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=outputs))
 
 
-@pytest.mark.slow_except("smoothed_by_tf1")
+@pytest.mark.slow
 @pytest.mark.parametrize("of_tf1", [smoothed, smoothed_by_tf1])
 def test_a_label_smoothing_that_differs_is_one_finding(of_tf1):
     def loss(labels, outputs):
@@ -141,6 +142,7 @@ def test_losses_that_differ_by_a_tolerated_difference_of_outputs_are_no_differen
     assert titles == ["losses differ, because outputs differ within their tolerance"], str(report)
 
 
+@pytest.mark.slow
 def test_equal_losses_pass():
     assert validated(port_loss, checks=["training-steps"]).ok
 
@@ -166,7 +168,7 @@ SUMS = "the port sums a loss where TF1 takes the mean: it is {} times as large, 
 WITH_VALUE = "with TF1's value here, the rest agrees"
 
 
-@pytest.mark.slow_except("of TF1's own loss", "in another op", "beside other gradients")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "losses", "title", "place", "confirmed", "others"),
     [
@@ -421,7 +423,7 @@ def penalized_by(factor):
 IN_PLACE = "loss: {} differs: with {} in place of {}, the port's loss is TF1's"
 
 
-@pytest.mark.slow_except("labels1-*", "labels3-*", "labels4-*")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "losses", "title", "remedy"),
     [
@@ -539,7 +541,7 @@ def sum_by(count):
     return lambda labels, outputs: tf.reduce_sum(tf.square(labels - outputs)) / count
 
 
-@pytest.mark.slow_except("labels0-*", "labels4-*", "labels5-*")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "losses", "title"),
     [
@@ -591,7 +593,7 @@ def weighted_by(axis):
     return loss
 
 
-@pytest.mark.slow_except("losses0-*", "losses2-*")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "title", "remedy", "confirmed"),
     [
@@ -679,6 +681,7 @@ def test_a_term_that_the_port_lacks_is_named_with_its_line():
         assert place.line.endswith(f":{line_of(with_penalty)}")
 
 
+@pytest.mark.slow
 def test_a_term_that_one_of_several_sums_lacks_is_the_only_finding():
     """Every sum after it differs, too, and the port adds its terms up in a different order."""
 
@@ -697,6 +700,7 @@ def test_a_term_that_one_of_several_sums_lacks_is_the_only_finding():
     assert finding.tf1.line.endswith(f":{line_of(with_all)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [True, False])
 def test_a_mask_that_one_of_several_terms_lacks_is_the_only_finding(masks):
     def masked(everywhere):
@@ -718,6 +722,7 @@ def test_a_mask_that_one_of_several_terms_lacks_is_the_only_finding(masks):
     assert finding.confirmed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads_logits", [True, False])
 def test_a_term_that_reads_outputs_as_the_other_of_probabilities_and_logits_is_named(reads_logits):
     def shares_and_given(outputs):
@@ -741,6 +746,7 @@ def test_a_term_that_reads_outputs_as_the_other_of_probabilities_and_logits_is_n
     assert finding.port.line.endswith(f":{line_of(port)}")
 
 
+@pytest.mark.slow
 def test_shifted_labels_are_a_slice_that_differs():
     def of_next(slices):
         return lambda labels, outputs: mean_cross_entropy(labels[slices], outputs[:-1])
@@ -789,6 +795,7 @@ def test_a_conversion_that_explains_losses_of_small_outputs_roughly_is_no_cause(
     assert not report.ok
 
 
+@pytest.mark.slow
 def test_a_mean_in_place_of_a_sum_that_is_divided_by_another_count_is_a_reduction():
     def of_count(labels, outputs):
         return tf.reduce_sum(cross_entropy(labels, outputs)) / 4.0 + tf.reduce_mean(tf.square(outputs))
@@ -846,6 +853,7 @@ class TestOutputsWithDistinctWeights:
 
         return loss
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("of_port", "title"),
         [
@@ -863,6 +871,7 @@ class TestOutputsWithDistinctWeights:
         assert finding.confirmed.endswith("seen in the losses of outputs with distinct weights")
         assert check.summary.startswith("the losses of outputs with distinct weights differ: ")
 
+    @pytest.mark.slow
     def test_a_term_that_is_written_differently_agrees(self):
         def by_maximum(labels, outputs):
             hinge = tf.maximum(outputs - 0.1, 0.0) + tf.maximum(-outputs - 0.1, 0.0)
@@ -872,6 +881,7 @@ class TestOutputsWithDistinctWeights:
         assert check.ok
         assert check.summary.endswith("; the losses of outputs with distinct weights agree")
 
+    @pytest.mark.slow
     def test_a_loss_that_only_rounds_differently_agrees(self):
         """The difference of two great numbers is far from the exact one in float32, in TF1 itself too."""
 
@@ -887,6 +897,7 @@ class TestOutputsWithDistinctWeights:
         assert check.ok
         assert check.summary.endswith("; the losses of outputs with distinct weights agree")
 
+    @pytest.mark.slow
     def test_a_loss_that_overflows_is_not_compared(self):
         def exploding(labels, outputs):
             return tf.reduce_mean(tf.abs(labels - outputs)) + tf.reduce_sum(tf.exp(1e4 * tf.nn.relu(outputs - 0.1)))
@@ -948,7 +959,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.slow_except("too early-False", "constant-True")
+@pytest.mark.slow
 @pytest.mark.parametrize("is_golden", [False, True])
 @pytest.mark.parametrize("fault", WEIGHTS)
 def test_a_loss_that_depends_on_the_step_is_compared_in_a_step_that_shows_the_fault(fault, is_golden, tmp_path):
@@ -958,6 +969,7 @@ def test_a_loss_that_depends_on_the_step_is_compared_in_a_step_that_shows_the_fa
     assert "; seen in step " in finding.confirmed
 
 
+@pytest.mark.slow
 def test_a_loss_that_depends_on_the_step_is_compared_with_other_outputs_too():
     report = validated_with_weight(lambda step: tf.minimum(1.0, step / 7.0))
     assert "the losses of outputs with distinct weights agree" in report.checks[0].summary

@@ -51,7 +51,7 @@ def validated(size, decay, momentum, share=1.0):
     return detrand.validate(migration, checks=["training-steps"]).checks[0]
 
 
-@pytest.mark.slow_except("0.99")
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.9, 0.99, 0.999])
 def test_the_same_momentum_passes(decay):
     assert validated(1e-3, decay, decay).ok
@@ -145,12 +145,14 @@ def test_a_variable_that_follows_a_weight_passes():
     assert finding_of_teacher(SHARE) is None
 
 
+@pytest.mark.slow
 def test_a_variable_that_follows_a_weight_before_the_update_is_named():
     found = finding_of_teacher(SHARE, is_first=True)
     assert found.title == "TF1 moves teacher/w towards the weights after the update, the port before it"
     assert found.confirmed and found.remedy == "move the variables after the update in the port"
 
 
+@pytest.mark.slow
 def test_another_share_of_a_weight_is_named():
     found = finding_of_teacher(0.25)
     what = "share of the distance that a step moves teacher/w towards the weights"

@@ -90,7 +90,7 @@ def check(of):
     return run_check("training-steps", Runner(of))
 
 
-@pytest.mark.slow_except("SGD")
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, ADAM], ids=["SGD", "Adam"])
 def test_the_rules_suffice_for_a_sound_port(changes):
     found = check(migration(**changes))
@@ -160,7 +160,7 @@ def test_a_port_that_drifts_away_is_held_to_the_floor_of_each_step():
     assert found.ok, found.details
 
 
-@pytest.mark.slow_except("SGD")
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, ADAM], ids=["SGD", "Adam"])
 def test_every_number_of_a_step_has_noise(changes):
     noise = Reference(migration(**changes)).training_noise("num_random_ops")
@@ -188,6 +188,7 @@ def test_a_small_loss_is_compared_by_its_size():
     assert check(migration(tolerances=[Tolerance()], **small(1 + 1e-3))).trainings["eagerly"].steps[0]["loss"].ok
 
 
+@pytest.mark.slow
 def test_reports_show_the_noise():
     report = report_of_jump()
     (content,) = json.loads(json_report.render([report]))["checks"]

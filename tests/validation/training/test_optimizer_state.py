@@ -94,7 +94,7 @@ def made(kit, name, *arguments, **keywords):
     return owner(*arguments, **keywords)
 
 
-@pytest.mark.slow_except("Adagrad-tf_keras, older", "Ftrl-keras3")
+@pytest.mark.slow_except("Adagrad-tf_keras, older")
 @pytest.mark.parametrize("kit", KITS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_sound_ports_agree(name, kit):
@@ -116,6 +116,7 @@ def test_slots_of_the_same_optimizer_agree(name):
     assert len(compared(found)) == len(kinds)
 
 
+@pytest.mark.slow
 def test_slots_of_partitioned_variables_agree():
     found = check(
         lambda: v1.train.AdamOptimizer(0.01),
@@ -168,7 +169,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow_except("beta2")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_has_not_reached_the_weights(fault):
     tf1, port, path, cause = FAULTS[fault]

@@ -127,7 +127,7 @@ def mean_with_penalty(labels, logits):
     return tf.reduce_mean(rows + halved(v1.trainable_variables()))
 
 
-@pytest.mark.slow_except("in both losses")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
@@ -176,7 +176,7 @@ KERNELS, BIASES = "hidden/kernel, logits/kernel", "hidden/bias, logits/bias"
 HALVED = ". tf.nn.l2_loss(w) is sum(w**2) / 2; Keras's L2 takes sum(w**2)"
 
 
-@pytest.mark.slow_except("one layer")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "names", "tf1", "of_port"),
     [
@@ -343,6 +343,7 @@ def test_the_penalty_of_a_frozen_layer_has_a_remedy_of_its_own(built, regularize
     assert "add_loss in the port: Keras leaves out the regularizers of frozen layers" in finding.remedy
 
 
+@pytest.mark.slow
 def test_a_layer_that_the_port_does_not_freeze_gets_a_regularizer():
     """TF1 trains only the last layer, and penalizes both."""
     make_port = port(last=0.01)
@@ -363,7 +364,7 @@ def test_a_layer_that_only_the_port_freezes_hides_its_penalty(regularized):
     assert all(each.confirmed for each in others)
 
 
-@pytest.mark.slow_except("add_loss")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("penalty", "kit", "make_port"),
     [

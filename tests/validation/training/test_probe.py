@@ -79,7 +79,7 @@ def cosine():
     return v1.train.MomentumOptimizer(v1.train.cosine_decay(0.1, v1.train.get_or_create_global_step(), 3000), 0.9)
 
 
-@pytest.mark.slow_except("norm")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "place"),
     [
@@ -137,7 +137,7 @@ RATE_DIFFERS = "argument boundaries of the learning-rate schedule differs: [7] (
 CLIPPING_DIFFERS = "clipping of gradients differs: global norm 50 (TF1), none (port)"
 
 
-@pytest.mark.slow_except("the rate and clipping")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "boundary", "expected", "source"),
     [
@@ -161,7 +161,7 @@ def test_the_rate_comes_before_clipping_and_both_are_confirmed(limit, boundary, 
     assert finding.tf1.source.startswith(source) and finding.port.source.startswith(source)
 
 
-@pytest.mark.slow_except("cosine", "clipping", "one schedule for both")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer"),
     [
@@ -237,6 +237,7 @@ def test_a_golden_file_has_no_probe_of_an_optimizer_that_only_fits_a_large_model
     assert "optimizers not probed: the golden file has no probe of TF1's" in check.summary
 
 
+@pytest.mark.slow
 def test_an_optimizer_may_treat_variables_by_their_names():
     class Decaying(v1.train.GradientDescentOptimizer):
         def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -267,6 +268,7 @@ class DecayingInTF1(v1.train.GradientDescentOptimizer):
         return super().apply_gradients(decayed, global_step, name)
 
 
+@pytest.mark.slow
 def test_optimizers_of_both_programs_may_decay_weights_in_their_own_code():
     class Decaying(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
@@ -277,6 +279,7 @@ def test_optimizers_of_both_programs_may_decay_weights_in_their_own_code():
     assert "the optimizers agree" in check.summary
 
 
+@pytest.mark.slow
 def test_an_optimizer_may_look_for_variables_in_the_model():
     made = []
 
@@ -351,7 +354,7 @@ def trained(train_op, port_optimizer, **of_layer):
     return validate(migration(None, port_optimizer, train_op, **of_layer), checks=["training-steps"]).checks[0]
 
 
-@pytest.mark.slow_except("other")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "of_port", "title"),
     [
@@ -425,7 +428,7 @@ def clipping_weights(loss):
         return tf.group(*[each.assign(tf.clip_by_value(each, -0.005, 0.005)) for each in v1.trainable_variables()])
 
 
-@pytest.mark.slow_except("weights")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_op", "of_port", "of_layer"),
     [
@@ -461,6 +464,7 @@ def of_rate_of_model(loss):
     return v1.train.AdamOptimizer(rate).minimize(loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_op", "port_optimizer", "reason"),
     [
@@ -490,7 +494,7 @@ def test_the_updates_of_a_training_op_that_depends_on_the_model_are_not_probed(t
     assert check.ok and reason in check.summary, check.summary
 
 
-@pytest.mark.slow_except("40")
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", [30, 40])
 def test_rates_of_a_training_op_with_a_loss_of_its_own_are_compared_at_far_steps(boundary):
     def train_op(loss):
@@ -506,7 +510,7 @@ def test_rates_of_a_training_op_with_a_loss_of_its_own_are_compared_at_far_steps
     assert titles == ([] if boundary == 30 else [RATE_DIFFERS.replace("[7]", "[30]").replace("[9]", "[40]")])
 
 
-@pytest.mark.slow_except("clipping")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "of_port", "title", "source"),
     [
@@ -548,6 +552,7 @@ def adam_of_assignments(loss):
     return tf.group(*updates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beta", "title"),
     [
@@ -587,7 +592,7 @@ class AsInTF1(keras.optimizers.SGD):
 FAR, NEAR = ([2000, 3000], [0.1, 0.05, 0.01]), ([1], [0.1, 0.05])
 
 
-@pytest.mark.slow_except("rate0-*-nesterov")
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [{}, {"nesterov": True}], ids=["plain", "nesterov"])
 @pytest.mark.parametrize(("rate", "place"), [(FAR, "step 3001, updates"), (NEAR, "step 2, weights['dense/kernel']")])
 def test_momentum_that_holds_the_rates_of_earlier_steps_is_found(rate, place, nesterov):
@@ -639,6 +644,7 @@ def test_a_rate_that_a_function_returns_is_not_replaced():
     assert check.ok and "the optimizers agree" in check.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "ok"), [(0.09, True), (0.0901, False)])
 def test_a_rate_in_cycles_may_differ_by_the_rounding_of_the_step(height, ok):
     def cycles(step):
@@ -656,7 +662,7 @@ def test_a_rate_in_cycles_may_differ_by_the_rounding_of_the_step(height, ok):
     assert checked(scheduled(cycles), lambda: keras.optimizers.SGD(Cycles())).ok == ok
 
 
-@pytest.mark.slow_except("rate1-AsInTF1")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [v1.train.MomentumOptimizer, AsInTF1])
 @pytest.mark.parametrize("rate", [FAR, NEAR])
 def test_momentum_that_is_multiplied_by_the_rate_agrees(kind, rate):
@@ -675,7 +681,7 @@ def test_slots_that_begin_with_other_numbers_are_confirmed():
 CLIPS = "clips weights after each update, to at least -0.005 and at most 0.005"
 
 
-@pytest.mark.slow_except("weights of the port")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_op", "of_layer", "title", "remedy"),
     [
@@ -712,7 +718,7 @@ def in_own_code():
     return v1.train.GradientDescentOptimizer(0.1 / (1.0 + step))
 
 
-@pytest.mark.slow_except("far")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "title", "source"),
     [
@@ -775,7 +781,7 @@ def decaying(step):
     return v1.train.exponential_decay(0.1, step, 10**7, 0.5)
 
 
-@pytest.mark.slow_except("polynomial")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "differing"),
     [
@@ -821,6 +827,7 @@ def test_a_boundary_that_no_constant_shows_is_found():
     assert finding.title.startswith("learning rate differs in step ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "ok"), [(10**7, True), (11 * 10**6, False)])
 def test_a_counter_of_steps_of_the_users_own_is_set(steps, ok):
     def train_op(loss):
@@ -853,7 +860,7 @@ def test_the_decay_of_a_legacy_optimizer_changes_its_rate(decay, ok):
     assert checked(scheduled(of_tf1), lambda: tf_keras.optimizers.legacy.SGD(0.1, decay=decay)).ok == ok
 
 
-@pytest.mark.slow_except("float64")
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
 def test_learning_rates_of_a_port_with_a_dtype_policy_are_compared(policy):
     for steps, ok in ((10**7, True), (11 * 10**6, False)):

@@ -56,7 +56,7 @@ def report_of(port_loss, rate=0.25):
     return detrand.validate(migration, checks=["training-steps"])
 
 
-@pytest.mark.slow_except("by_keras-0.25")
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.25, 0.0])
 @pytest.mark.parametrize("port_loss", [of_mixtures, by_keras])
 def test_a_sound_loss_passes(port_loss, rate):

@@ -43,6 +43,7 @@ def staircase(steps=100, share=0.5):
     return keras.optimizers.schedules.ExponentialDecay(0.1, steps, share, staircase=True)
 
 
+@pytest.mark.slow_except("default of a keyword", "default", "number", "variable")
 @pytest.mark.parametrize(
     ("schedule", "tf1", "numbers", "expected"),
     [

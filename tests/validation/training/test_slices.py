@@ -100,6 +100,7 @@ def test_slices_that_keras_squares_one_by_one_are_a_cause():
         assert {name for name, compared in step.items() if not compared} == {"weights", "slots"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [AGAIN, ONCE], ids=["again", "once"])
 def test_an_argument_of_the_optimizer_that_changes_no_other_variable_is_not_the_cause(ids):
     def network(ids, training):
@@ -125,6 +126,7 @@ def test_an_argument_of_the_optimizer_that_changes_no_other_variable_is_not_the_
         assert second == "epsilon differs in the optimizer: 0 (TF1), 1e-07 (port)"
 
 
+@pytest.mark.slow
 def test_examples_without_weight_have_no_slices_that_keras_squares():
     weights = np.array([1, 0, 1], np.float32)
 
@@ -145,7 +147,7 @@ def test_examples_without_weight_have_no_slices_that_keras_squares():
     assert finding.title.startswith("loss: only the port multiplies by 0.8"), finding.title
 
 
-@pytest.mark.slow_except("keras_each_row_once")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ids", "optimizer"),
     [
@@ -237,7 +239,7 @@ def clipped(tf1_optimizer, densify, loss):
 OF_SLICES = "TF1 clips gradients by the norm of their slices, before it adds up the slices of a row"
 
 
-@pytest.mark.slow_except("Adam", "slices")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "densify", "titles"),
     [
@@ -337,7 +339,7 @@ def averaged_rows(port, tf1_optimizer, port_optimizer, ids=SOME_ROWS, rows=lambd
     return check(tf1=embedded, port=port, inputs=ids, tf1_optimizer=tf1_optimizer, port_optimizer=port_optimizer)
 
 
-@pytest.mark.slow_except("same rows-slices", "other rows-one hot with TF1's optimizer")
+@pytest.mark.slow_except("other rows-one hot with TF1's optimizer")
 @pytest.mark.parametrize(
     ("port", "port_optimizer"),
     [(LookedUpTwice, keras_momentum), (OneHot, keras_momentum), (OneHot, tf1_momentum)],
@@ -356,7 +358,7 @@ class PositionsInKeras(OneHot):
         return keras.ops.mean(keras.ops.reshape(self.table, (6, 2, 3)), 1)
 
 
-@pytest.mark.slow_except("no momentum", "rows of a shape")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("port", "optimizers", "rows"),
     [

@@ -113,7 +113,7 @@ SOUND = {
 }
 
 
-@pytest.mark.slow_except("weight decay in tf1_loss")
+@pytest.mark.slow
 @pytest.mark.parametrize("programs", SOUND.values(), ids=SOUND)
 def test_one_total_loss_passes(programs):
     assert validated(*programs).ok
@@ -128,7 +128,7 @@ FAULTY = {
 }
 
 
-@pytest.mark.slow_except("less weight decay than in tf1_loss")
+@pytest.mark.slow
 @pytest.mark.parametrize("programs", FAULTY.values(), ids=FAULTY)
 def test_another_total_loss_fails(programs):
     assert not validated(*programs).ok
@@ -187,7 +187,7 @@ def summed(labels, outputs):
     return keras.ops.sum(keras.ops.square(labels - outputs))
 
 
-@pytest.mark.slow_except("loss")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("port", "loss", "title"),
     [
@@ -210,7 +210,7 @@ def test_a_penalty_that_only_tf1_has_in_its_loss_is_no_finding_beside_another_fa
     assert [each.title for each in report.findings] == [title], str(report)
 
 
-@pytest.mark.slow_except("expected by the loss")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("in_model", "step_of"),
     [(False, tf.train.get_or_create_global_step), (True, tf.train.get_global_step), (False, tf.train.get_global_step)],
@@ -250,6 +250,7 @@ def test_a_loss_that_depends_on_the_global_step_passes(in_model, step_of):
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.9, 0.5])
 def test_a_variable_of_the_loss_is_compared_by_what_it_does(momentum):
     """TF1's loss has a baseline in the graph, the port's loss one of its own, with this momentum."""

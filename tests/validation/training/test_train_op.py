@@ -205,7 +205,7 @@ def test_tf1_is_trained_as_in_a_session(train_op):
             np.testing.assert_array_equal(step["weight_averages"][name], average, err_msg=name)
 
 
-@pytest.mark.slow_except("faulty-train_op-*use_ema=True*")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_op", "sound", "faulty", "cause", "remedy"),
     [

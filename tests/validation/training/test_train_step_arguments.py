@@ -141,6 +141,7 @@ def loss_of_each(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+@pytest.mark.slow
 def test_a_loss_of_the_port_that_is_no_scalar_fails_one_check():
     report = validate(migration(port_loss=loss_of_each, steps=1))
     assert [check.name for check in report.checks if not check.ok] == ["training-steps"]

@@ -60,6 +60,7 @@ def test_the_session_computes_what_a_handwritten_loop_computes():
     ]
 
 
+@pytest.mark.slow
 def test_step_k_takes_batch_k():
     batches = [(INPUTS * (k + 1), (LABELS + k) % 3) for k in range(2)]
     trained = migration(inputs=lambda: (x for x, _ in batches), labels=lambda: (y for _, y in batches))
@@ -144,7 +145,7 @@ class LayerWithCondition(tf_keras.layers.Layer):
         return positive(tf.matmul(inputs, self.kernel))
 
 
-@pytest.mark.slow_except("LayerWithCondition")
+@pytest.mark.slow
 @pytest.mark.parametrize("port", [ModuleWithCondition, LayerWithCondition])
 def test_in_a_function_user_code_may_have_conditions_on_tensors(port):
     """AutoGraph converts them; converting detrand's own code would take longer than everything else."""
@@ -229,7 +230,7 @@ PORTS = {
 }
 
 
-@pytest.mark.slow_except("keras")
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", PORTS.values(), ids=PORTS)
 def test_sound_ports_pass(changes):
     found = check(**changes)
@@ -330,7 +331,7 @@ migration = detrand.Migration(
 """
 
 
-@pytest.mark.slow_except("passes")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "rate", "code", "stdout", "stderr"),
     [

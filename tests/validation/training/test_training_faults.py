@@ -158,7 +158,7 @@ def test_an_update_that_is_slightly_off_in_each_step_is_found():
     assert all(step["weights"].ok for step in found.trainings["eagerly"].steps.values())
 
 
-@pytest.mark.slow_except("AdamW")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tf1_optimizer", "port_optimizer", "cause"),
     [

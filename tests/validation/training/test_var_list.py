@@ -23,7 +23,7 @@ from tests.support.trained_classifier import (
 v1 = tf.compat.v1
 
 
-@pytest.mark.slow_except("var_list1")
+@pytest.mark.slow
 @pytest.mark.parametrize("var_list", [None, ["table"]])
 def test_partitioned_and_looked_up_variables_train_the_same(var_list):
     """Gradients in slices and of parts of a variable are joined."""
@@ -59,7 +59,7 @@ def test_a_variable_that_the_loss_does_not_depend_on_agrees():
     assert found.ok, found.details
 
 
-@pytest.mark.slow_except("keras3")
+@pytest.mark.slow
 @pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
 def test_a_layer_frozen_only_in_the_port_is_found(kit):
     """A layer that is frozen only in the port is not trained there."""
@@ -189,7 +189,7 @@ def report_of_two_layers(train_op, stops=False, frozen=True):
     )
 
 
-@pytest.mark.slow_except("apply_gradients")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_op", "stops"),
     [(minimize_head, False), (apply_head, False), (minimize_all, True)],
