@@ -229,7 +229,7 @@ FINDINGS = {
         *with_fault("constant-weights", epsilon=1e-5)(tmp_path),
         *with_fault("constant-weights", padding="valid")(tmp_path),
     ],
-    "activation": with_fault("constant-weights", activation="elu"),
+    "op": with_fault("constant-weights", activation="elu"),
     "mask": lambda tmp_path: findings(causal, not_causal, IMAGES[:1, 0, :4]),
     "axes": lambda tmp_path: findings(flattened, flattened_with_channels_first),
     "order": lambda tmp_path: [
