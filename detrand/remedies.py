@@ -189,6 +189,11 @@ _REMEDIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         f"TensorFlow 2 has renamed this argument: {_IMPORT_V1}",
     ),
     (
+        r"expects 1 input\(s\), but it received \d+ input tensors",
+        "a call whose only argument is named inputs gets all inputs of the migration as a list: unpack it, and leave "
+        "out inputs that only one program takes, such as labels, which TrainStep(labels=...) takes",
+    ),
+    (
         r"Argument `output` must have rank \(ndim\) `target\.ndim - 1`",
         "losses of Keras take (y_true, y_pred): labels and outputs may be exchanged",
     ),

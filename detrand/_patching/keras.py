@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import inspect
 import itertools
 import sys
 import weakref
@@ -269,7 +270,14 @@ _FUNCTIONAL = {
 
 
 def takes_inputs_in_a_list(model: Any) -> bool:
-    """Return whether a model is a functional one of several inputs, which it takes as one argument."""
+    """Return whether a model takes its inputs as one argument: a functional one of several, or one whose call says so.
+
+    By convention, the only argument of a ``call`` that somebody wrote is named ``inputs`` then.
+    """
+    is_layer = any(is_instance_of_loaded(model, package, "Layer") for package in ("keras", "tf_keras.layers"))
+    if is_layer and not model.call.__module__.startswith(("keras.", "tf_keras.")):
+        names = [name for name in inspect.signature(model.call).parameters if name not in ("training", "mask")]
+        return names == ["inputs"]
     classes = [getattr(sys.modules.get(module), name, None) for module, name in _FUNCTIONAL.items()]
     calls = [functional.call for functional in classes if functional is not None]
     inputs = getattr(model, "inputs", None) if getattr(type(model), "call", None) in calls else None

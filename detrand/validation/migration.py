@@ -66,7 +66,8 @@ class Migration:
         graph, a SavedModel or a ``.meta`` file, or a `GraphFile`.
       port: a function without arguments that makes a new port on each call: a Keras or tf_keras layer or model, a
         ``tf.Module``, or any callable. The port is called as ``port(*inputs, training=...)`` and returns outputs of
-        the same structure; a Keras layer whose ``call`` has no ``training`` is called without it. A
+        the same structure; a Keras layer whose ``call`` has no ``training`` is called without it. A Keras layer whose
+        ``call`` has one argument, named ``inputs``, gets several inputs as a list, as a functional model does. A
         ``torch.nn.Module`` or a ``flax.nnx.Module`` is put into training or evaluation mode and called as
         ``port(*inputs)``. A plain function can be a port only if it has no variables, because variables in its closure
         cannot be found.

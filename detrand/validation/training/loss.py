@@ -137,7 +137,7 @@ def gradients_of_loss(migration: Migration, labels: Any, tf1_shapes: Shapes) -> 
     def gradients(model: Any, *tensors: Any, training: bool) -> Any:
         inputs, labels = unpacked(tensors)
         with tf.GradientTape() as tape:
-            in_a_list = takes_inputs_in_a_list(model)
+            in_a_list = len(inputs) > 1 and takes_inputs_in_a_list(model)
             outputs = model(list(inputs), training=training) if in_a_list else model(*inputs, training=training)
             loss, _ = steps.total_loss("port_loss", train.port_loss(labels, outputs), getattr(model, "losses", ()))
         view = TF1View(joined_variables("port", variables_source(model)), migration.name_map, tf1_shapes)

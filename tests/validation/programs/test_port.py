@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import detrand
 from detrand.validation.programs.port import framework_of, run_port
@@ -76,6 +77,58 @@ def test_few_ports_are_made():
     with detrand.enable_v1_layers():
         assert detrand.validate(migration).ok
     assert len(made) == 4  # for initial values, inference, training, and a functional model
+
+
+def sum_of_products(x, y, training):
+    return tf.matmul(x, v1.get_variable("a/kernel", (3, 2))) + tf.matmul(y, v1.get_variable("b/kernel", (5, 2)))
+
+
+@pytest.mark.parametrize("kit", [keras, tf_keras], ids=["keras3", "tf_keras"])
+def test_a_call_with_one_argument_named_inputs_gets_them_as_a_list(kit):
+    class Port(kit.Model):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (kit.layers.Dense(2, use_bias=False, name=name) for name in "ab")
+
+        def call(self, inputs, training=None):
+            x, y = inputs
+            return self.a(x) + self.b(y)
+
+    given = (np.ones((4, 3), np.float32), np.ones((4, 5), np.float32))
+    train = detrand.TrainStep(
+        labels=np.zeros((4, 2), np.float32),
+        tf1_loss=lambda labels, outputs: tf.reduce_mean((labels - outputs) ** 2),
+        port_loss=lambda labels, outputs: tf.reduce_mean((outputs - labels) ** 2),
+        tf1_optimizer=lambda: v1.train.GradientDescentOptimizer(0.1),
+        port_optimizer=lambda: kit.optimizers.SGD(0.1),
+    )
+    report = detrand.validate(detrand.Migration(tf1=sum_of_products, port=Port, inputs=given, train=train))
+    assert report.ok, str(report)
+
+
+def test_a_call_with_one_argument_of_another_name_gets_no_list():
+    class Port(keras.Model):
+        def call(self, x):
+            return x
+
+    why_not = framework_of(Port()).why_not_called(Port(), 2)
+    assert why_not.endswith("If its only argument is to be a list of them, name it inputs")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Keras, which builds the port before it is called
+def test_a_layer_that_gets_inputs_that_it_does_not_take_has_a_remedy():
+    class Port(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.a = keras.layers.Dense(2, use_bias=False, name="a")
+
+        def call(self, inputs):
+            return self.a(inputs)
+
+    tf1 = lambda x, labels, training: tf.matmul(x, v1.get_variable("a/kernel", (3, 2)))  # noqa: E731
+    migration = detrand.Migration(tf1=tf1, port=Port, inputs=(np.ones((4, 3), np.float32), np.zeros(4)))
+    (finding,) = detrand.validate(migration, checks=["random-inference"]).findings
+    assert "; a call whose only argument is named inputs gets all inputs of the migration as a list" in finding.title
 
 
 def test_inputs_fit_a_list_of_them_and_a_builtin_without_a_signature():
