@@ -243,7 +243,8 @@ def _operands(op: TracedOp) -> list[str]:
 def _by_line(state: TraceComparison, ops: Sequence[TracedOp], *, everywhere: bool = False) -> list[list[TracedOp]]:
     """Return ops of the port in lists of those of one kind on one line, which are one op in the program.
 
-    Unless they may be anywhere, some of them are where the programs diverge, or compute what says nothing.
+    Unless they may be anywhere, some of them are where the programs diverge, or compute what says nothing. A line may
+    have several such ops, so these come once more without those that agree with TF1.
     """
     diverged = {op.name for op in state.port.diverged}
     lines = {(kind(op), op.line) for op in ops}
@@ -251,12 +252,12 @@ def _by_line(state: TraceComparison, ops: Sequence[TracedOp], *, everywhere: boo
     for op in state.port.trace.ops.values():
         if (kind(op), op.line) in lines:
             found[kind(op), op.line].append(op)
-    return [
-        places
-        for places in found.values()
-        if len(places) <= _MOST_PLACES
-        and any(everywhere or op.name in diverged or not state.port.trace.values_of(op) for op in places)
-    ]
+    lists = []
+    for places in found.values():
+        diverging = [op for op in places if op.name in diverged or not state.port.trace.values_of(op)]
+        if len(places) <= _MOST_PLACES and (everywhere or diverging):
+            lists += [places, diverging] if 0 < len(diverging) < len(places) else [places]
+    return lists
 
 
 def _in_places(words: str, count: int) -> str:

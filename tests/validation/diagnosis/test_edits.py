@@ -197,6 +197,16 @@ def ratios_as_products(labels, outputs, reduce=tf.reduce_sum):
     return tf.reduce_sum(tf.exp(reduce(logarithms, 1)) * labels) / 6.0
 
 
+def hinges(labels, outputs):
+    first, last = outputs[:, 0], outputs[:, 1]
+    return tf.reduce_mean(tf.nn.relu(1.0 - first)) + tf.reduce_mean(tf.nn.relu(1.0 + last))
+
+
+def hinges_on_one_line(labels, outputs, is_sound=True):
+    one, other = 1.0 - outputs[:, 0], 1.0 + outputs[:, 1] if is_sound else 1.0 - outputs[:, 1]
+    return tf.reduce_mean(tf.maximum(0.0, one)) + tf.reduce_mean(tf.maximum(0.0, other))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "tf1, port, changes, title",
@@ -216,8 +226,9 @@ def ratios_as_products(labels, outputs, reduce=tf.reduce_sum):
             "what is computed differs: NotEqual (TF1), Equal (port)",
         ),
         (ratios, ratios_as_products, {"reduce": tf.reduce_mean}, "reduction differs: Sum (TF1), Mean (port)"),
+        (hinges, hinges_on_one_line, {"is_sound": False}, "sign of a term differs: added (TF1), subtracted (port)"),
     ],
-    ids=["negated", "activation of zeros", "branches", "comparison of constants", "reduction"],
+    ids=["negated", "activation of zeros", "branches", "comparison of constants", "reduction", "two ops on one line"],
 )
 def test_one_op_of_a_loss_that_is_written_differently(tf1, port, changes, title):
     def migration(loss):
