@@ -237,7 +237,9 @@ def _summaries(runner: Runner, executions: Mapping[str, tuple[_Trained, _Trained
     last, _ = list(executions.values())[-1]
     summaries = _each_once({how: _in_one_line(*trained) for how, trained in executions.items()})
     left_out = {name for unguided, _ in executions.values() for name in unguided.left_out}
-    left_out -= {_ADDED} if last.tf1.without_penalties else set()
+    differ = not all(counted.comparison for _, counted in executions.values())
+    has_losses = any(step.get(_ADDED) for step in last.tf1.steps)  # which the whole loss has, if it agrees
+    left_out -= {_ADDED} if last.tf1.without_penalties or not (differ and has_losses) else set()
     summaries += [NOT_COMPARED[name] for name in sorted(left_out)]
     summaries += runner.tf1.training(config.mode).unordered
     if own := [name for name in last.tf1.of_loss if name not in last.port.variables_after(0)]:

@@ -277,15 +277,17 @@ def test_labels_and_outputs_may_have_any_structure():
 
 
 @pytest.mark.slow
-def test_a_module_has_no_losses_of_its_own():
+@pytest.mark.parametrize("scale", [0.0, 0.5], ids=["none", "left out"])
+def test_a_module_has_no_losses_of_its_own(scale):
     class Port(tf.Module):
         @track_tf1_style_variables
         def __call__(self, inputs, training=False):
             return model(inputs, training, scale=0.0)
 
-    found = check(tf1=lambda inputs, training: model(inputs, training, scale=0.0), port=Port)
-    assert found.ok, found.details
-    assert "the port has no losses attribute: port_loss must add the regularization losses" in found.summary
+    found = check(tf1=lambda inputs, training: model(inputs, training, scale=scale), port=Port)
+    assert found.ok == (not scale), found.details
+    note = "the port has no losses attribute: port_loss must add the regularization losses"
+    assert (note in found.summary) == bool(scale)
     assert "regularization_loss" not in found.trainings["eagerly"].steps[0]
 
 
