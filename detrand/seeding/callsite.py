@@ -45,8 +45,9 @@ _FRAMEWORKS = (
     ),
     *("tf_slim/layers", "tf_slim/ops"),
 )
-# What calls layers and functions of the model, and is on the stack between its own lines.
+# What calls layers and functions of the program, or TensorFlow for it, and is on the stack between its own lines.
 _BETWEEN = (
+    "detrand/validation/training/train_op.py",
     "detrand/validation/programs/layer_sites.py",
     "detrand/validation/diagnosis/trace.py",
     "detrand/validation/frameworks/jax_trace.py",

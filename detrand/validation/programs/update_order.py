@@ -52,15 +52,16 @@ def order_updates(graph: tf.Graph, run: Iterable[Any]) -> tuple[str, ...]:
             if not is_ordered and not updating.isdisjoint((op, earlier)):
                 add_control_input(op, earlier)
                 update, other = (op, earlier) if op in updating else (earlier, op)
-                if (sites := (site_of_op(update), site_of_op(other))) != (UNKNOWN, UNKNOWN):  # no race of user code
-                    places.setdefault(name, sites)
+                if (use := site_of_op(other)) != UNKNOWN:  # what detrand reads is no race of the program
+                    places.setdefault(name, (site_of_op(update), use))
         reached[op] = _reached(op, bits, reached) | bits.get(op, 0)
     names: dict[tuple[Site, Site], list[str]] = defaultdict(list)
     for name, pair in places.items():
         names[pair].append(name)
     return tuple(
-        f"TF1 updates {and_more(of_pair, 2)} at {update} and uses {'it' if len(of_pair) == 1 else 'them'} at {use} in "
-        "no defined order, so a session may take either value; compared in the order of the program's text"
+        f"TF1 updates {and_more(of_pair, 2)} {'in its training op' if update == UNKNOWN else f'at {update}'} and uses "
+        f"{'it' if len(of_pair) == 1 else 'them'} at {use} in no defined order, so a session may take either value; "
+        "compared in the order of the program's text"
         for (update, use), of_pair in names.items()
     )
 

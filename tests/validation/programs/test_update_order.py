@@ -1,5 +1,8 @@
 """Variables that a TF1 graph updates and reads in one run: the order must be that of the program's text."""
 
+import dataclasses
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -69,6 +72,32 @@ def test_a_port_with_the_same_text_passes_and_the_report_names_the_race(program)
     summary = next(check.summary for check in report.checks if check.name == "training-steps")
     assert "TF1 updates average at " in summary
     assert "in no defined order" in summary
+
+
+def scaled(x, training):
+    return tf.matmul(x, v1.get_variable("w", [3, 2])), v1.get_variable("scale", [2], initializer=v1.ones_initializer())
+
+
+def loss_of_scaled(labels, outputs):
+    return loss(labels, outputs[0] * outputs[1]) + tf.reduce_sum(outputs[1] + 1.0)
+
+
+def by_apply_gradients(total):
+    variables = v1.trainable_variables()
+    pairs = zip(tf.gradients(total, variables), variables, strict=True)
+    return v1.train.GradientDescentOptimizer(0.1).apply_gradients(pairs)  # here
+
+
+@pytest.mark.parametrize("has_train_op", [False, True], ids=["optimizer", "training op"])
+def test_a_race_with_an_optimizer_names_the_line_of_a_training_op(has_train_op):
+    base = migration(scaled, port_of(scaled))
+    of_tf1 = {"tf1_optimizer": None, "tf1_train_op": by_apply_gradients} if has_train_op else {}
+    train = dataclasses.replace(base.train, tf1_loss=loss_of_scaled, port_loss=loss_of_scaled, **of_tf1)
+    (found,) = validate(dataclasses.replace(base, train=train), checks=["training-steps"]).checks
+    lines, start = inspect.getsourcelines(by_apply_gradients)
+    line = start + next(number for number, text in enumerate(lines) if text.endswith("# here\n"))
+    place = f"at {__file__}:{line}" if has_train_op else "in its training op"
+    assert f"TF1 updates scale {place} and uses it at {__file__}:" in found.summary
 
 
 def test_a_variable_that_is_an_output_has_no_race_of_the_program():
