@@ -36,7 +36,7 @@ def confirmation(given: str, *, rest_agrees: bool, outputs_agree: bool = False) 
 
 
 class Masking(NamedTuple):
-    """How a program masks the inputs of Softmax: the op that makes the mask, and which elements are 0 after Softmax.
+    """How a program masks the inputs of Softmax: the op that makes the mask, and which elements it masks.
 
     Without a mask, the op is the one that computes the inputs of Softmax. ``softmax`` is the name of the Softmax.
     """

@@ -16,6 +16,7 @@ KEPT = {  # which key each query may see
     "causal": np.tri(LENGTH, dtype=bool),
     "reversed": np.tri(LENGTH, dtype=bool).T,
     "padding": np.broadcast_to(np.arange(LENGTH) < 3, (LENGTH, LENGTH)),
+    "queries": np.broadcast_to(np.arange(LENGTH)[:, None] < 3, (LENGTH, LENGTH)),
     "short": np.broadcast_to(np.arange(LENGTH) < 4, (LENGTH, LENGTH)),
     "none": np.ones((LENGTH, LENGTH), bool),
 }
@@ -91,12 +92,13 @@ def in_flax(mask):
 
 FRAMEWORKS = {"keras": lambda mask: lambda: InKeras(mask), "torch": in_torch, "flax": in_flax}
 WRITTEN = {"added": added, "multiplied": multiplied, "chosen": chosen}
+TRANSPOSED = "the port's mask of the inputs of Softmax is TF1's with two axes exchanged"
 TITLES = {
     ("causal", "none"): "only TF1 masks the inputs of Softmax (20 of 50 elements)",
     ("none", "causal"): "only the port masks the inputs of Softmax (20 of 50 elements)",
     ("causal", "padding"): "the programs mask different elements of the inputs of Softmax, 20 of 50 each",
     ("causal", "short"): "mask of the inputs of Softmax differs: 20 of 50 elements (TF1), 10 of 50 elements (port)",
-    ("causal", "reversed"): "the programs mask different elements of the inputs of Softmax, 20 of 50 each",
+    ("causal", "reversed"): f"{TRANSPOSED} (20 of 50 elements)",
     ("padding", "none"): "only TF1 masks the inputs of Softmax (20 of 50 elements)",
 }
 
@@ -112,6 +114,21 @@ def test_a_mask_that_differs_is_named_with_the_lines_of_both(write, framework, m
     assert finding.title == TITLES[masks], str(report)
     assert finding.confirmed
     assert __file__ in finding.tf1.line and __file__ in finding.port.line
+
+
+OF_QUERIES = {
+    ("padding", "queries"): f"{TRANSPOSED} (20 of 50 elements)",
+    ("short", "queries"): "mask of the inputs of Softmax differs: 10 of 50 elements (TF1), 20 of 50 elements (port)",
+}
+
+
+@pytest.mark.slow_except("keras-padding-queries")
+@pytest.mark.parametrize("masks", OF_QUERIES, ids="-".join)
+@pytest.mark.parametrize("framework", ["keras", "flax"])  # fused attention of PyTorch is 0 where all is masked
+def test_a_mask_of_whole_rows_is_a_mask(framework, masks):
+    tf1, port = attention(masks[0], added), FRAMEWORKS[framework](masks[1])
+    (finding,) = validate(Migration(tf1=tf1, port=port, inputs=INPUTS), checks=["constant-weights"]).findings
+    assert finding.title == OF_QUERIES[masks]
 
 
 def of_large_numbers(activation):

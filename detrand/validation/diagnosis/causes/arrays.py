@@ -388,6 +388,10 @@ def of_masks(divergence: Divergence) -> Iterator[Cause]:
     if not port.any() or not tf1.any():
         who, share = ("TF1", shares[0]) if tf1.any() else ("the port", shares[1])
         yield in_one_program(who, f"masks the inputs of Softmax ({share})", fault=Fault.SOFTMAX_MASK)
+    elif any(np.array_equal(tf1.swapaxes(*axes), port) for axes in itertools.combinations(range(tf1.ndim), 2)):
+        title = f"the port's mask of the inputs of Softmax is TF1's with two axes exchanged ({shares[0]})"
+        remedy = "exchange the axes of the mask in the port, such as those of queries and keys"
+        yield Cause(title, fault=Fault.SOFTMAX_MASK, remedy=remedy)
     elif shares[0] != shares[1]:
         yield of_values("mask of the inputs of Softmax", *shares, fault=Fault.SOFTMAX_MASK, remedy=remedy)
     else:

@@ -13,6 +13,7 @@ from detrand.validation.diagnosis.divergence import Masking
 from detrand.validation.diagnosis.op_kinds import ACTIVATIONS, COMMUTATIVE, COPIES, MOVES, PLUMBING, WINDOWED, kind
 from detrand.validation.frameworks.traces import OF_SHAPES, Trace, TracedOp, Value
 
+_MASKED = -9000.0  # what a softmax takes where a program masks it is less: -10000 is the greatest number in use
 _DATA = {"Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "ReadVariableOp"}
 
 
@@ -97,7 +98,8 @@ class Program:
         """Return how the first softmax in a region, or after it, is masked, without axes of 1; None if that is unknown.
 
         Masked elements are far below the others. Those that are only so small that their exponential is 0 are not.
-        Where the input of Softmax has a counterpart, the other program masks the same.
+        Where all elements of a row are masked, none is 0 after the softmax. Where the input of Softmax has a
+        counterpart, the other program masks the same.
         """
         found = ((op, self._operand_of_softmax(op)) for op in self.diverged)
         softmax, operand = next(
@@ -106,16 +108,17 @@ class Program:
         after, before = self.value(softmax), self.trace.values.get(operand)
         if softmax is None or after is None or before is None or after.array is None or before.array is None:
             return None
-        zeros, taken = np.squeeze(after.array) == 0, np.squeeze(before.array)
-        if zeros.any() and operand in self.matched:
+        taken = np.squeeze(before.array)
+        is_masked = (np.squeeze(after.array) == 0) | (taken < _MASKED)
+        if is_masked.any() and operand in self.matched:
             return None
-        masked, others = taken[zeros], taken[~zeros]
+        masked, others = taken[is_masked], taken[~is_masked]
         is_below = masked.size and others.size and masked.max() < others.min() - np.ptp(others)
         if masked.size and not is_below:
             return None
         needed = self._upstream(*softmax.sources)
         differing = (op for op in region if op.name in needed)  # the first of them makes the mask
-        return Masking(next(differing, None) or _computing_operand(self.trace, softmax), zeros, softmax.name)
+        return Masking(next(differing, None) or _computing_operand(self.trace, softmax), is_masked, softmax.name)
 
     def _operand_of_softmax(self, op: TracedOp) -> str:
         """Return the tensor of which an op computes the softmax; empty if it computes none.
