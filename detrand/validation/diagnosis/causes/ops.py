@@ -47,6 +47,7 @@ from detrand.validation.results import Fault
 
 _MOST_OPS, _MOST_VERBS = 6, 3
 _COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
+_TAKES = {"StridedSlice", "GatherV2", "GatherNd"}  # which take elements of an array
 ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
 _ONLY_IN_ONE = {
@@ -124,11 +125,13 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
     yield from found
     if divergence.confirmed and not found and divergence.constants is None and only[0] != only[1]:
         sides = [", ".join([*own, *sorted(kinds)]) for own, kinds in zip(_with_numbers(divergence), only, strict=True)]
+        takers = [next((kind(op) for op in region if kind(op) in _TAKES), "") for region in divergence.regions]
         if all(sides):
-            use = (
-                use_value(sides[0]) if divergence.is_edit else ""
-            )  # these are names of ops, of which many may not matter
+            use = use_value(sides[0]) if divergence.is_edit else ""  # of names of ops, many may not matter
             yield of_values("what is computed", *sides, fault=Fault.OPS, remedy=use)
+        elif all(takers) and set().union(*only) <= _TAKES:
+            remedy = "take those elements in the port that TF1 takes"
+            yield of_values("what is taken of an array", *takers, fault=Fault.OPS, remedy=remedy)
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
 
