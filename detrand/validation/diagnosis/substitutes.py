@@ -217,7 +217,7 @@ class Substitutes:
             keeps = in_all is not None and before.tf1.matched.keys() <= in_all[1].tf1.matched.keys()
             if in_all is not None and keeps and in_all[1].diverged <= limit:
                 best = in_all
-            if best is not None:
+            if best is not None and (kind(suspects[0]) not in MOVES or _heals_more(state, best[1], suspects)):
                 return best
         return self._in_all_attributes(done, ends, most, differing)
 
@@ -280,12 +280,29 @@ class Substitutes:
 
 
 def heals(state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
-    """Return whether tensors after the substitute agree that did not agree before, besides copies of it."""
+    """Return whether tensors after the substitute agree that did not agree before, besides copies and equals of it."""
     if not rest.diverged:
         return True
     for before, after, end in zip((state.tf1, state.port), (rest.tf1, rest.port), trial.ends, strict=True):
-        given = {op.name for op in (*before.region(end), *before.copies(end))}
+        given = {op.name for op in (*before.region(end), *before.copies(end), *before.equal_ops(end))}
         if len(before.diverged) - len(after.diverged) > sum(op.name in given for op in before.diverged):
+            return True
+    return False
+
+
+def _heals_more(state: TraceComparison, rest: TraceComparison, suspects: Suspects) -> bool:
+    """Return whether more than two ops that only move numbers, and their equals, agree now.
+
+    Of the same array, any two slices with the same bounds are equal.
+    """
+    if not rest.diverged:
+        return True
+    if any(op.name == suspects[0].name for op in rest.tf1.diverged):
+        return False
+    for before, after, op in zip((state.tf1, state.port), (rest.tf1, rest.port), suspects[:2], strict=True):
+        end = next(iter(before.trace.values_of(op)), None)
+        own = {each.name for each in (op, *before.copies(end), *before.equal_ops(end))}
+        if {each.name for each in before.diverged} - {each.name for each in after.diverged} - own:
             return True
     return False
 

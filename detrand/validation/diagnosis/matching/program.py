@@ -194,6 +194,15 @@ class Program:
                 found.append(op)
         return found
 
+    def equal_ops(self, end: str | None) -> list[TracedOp]:
+        """Return the diverged ops of the type of the one that computes a tensor which compute the same numbers."""
+        op = self.trace.ops.get(op_of(end or ""))
+        value = self.value(op)
+        if op is None or value is None:
+            return []
+        others = ((each, self.value(each)) for each in self.diverged if each.type == op.type)
+        return [each for each, other in others if other is not None and np.array_equal(other.elements, value.elements)]
+
     def _with_calls(self, ops: Sequence[TracedOp]) -> tuple[TracedOp, ...]:
         """Return ops with the calls of functions, such as loops, that they take something from that has no value."""
         found, waiting = {op.name: op for op in ops}, [name for op in ops for name in op.inputs]
