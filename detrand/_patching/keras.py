@@ -276,8 +276,9 @@ def takes_inputs_in_a_list(model: Any) -> bool:
     """
     is_layer = any(is_instance_of_loaded(model, package, "Layer") for package in ("keras", "tf_keras.layers"))
     if is_layer and not model.call.__module__.startswith(("keras.", "tf_keras.")):
-        names = [name for name in inspect.signature(model.call).parameters if name not in ("training", "mask")]
-        return names == ["inputs"]
+        parameters = inspect.signature(model.call).parameters.values()
+        given = [each for each in parameters if each.name not in ("training", "mask")]
+        return [(each.name, each.kind) for each in given] == [("inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     classes = [getattr(sys.modules.get(module), name, None) for module, name in _FUNCTIONAL.items()]
     calls = [functional.call for functional in classes if functional is not None]
     inputs = getattr(model, "inputs", None) if getattr(type(model), "call", None) in calls else None

@@ -236,10 +236,14 @@ def _along_last_axis(step: Step, op_type: str, function: Callable[..., Any], inp
     if dim % input.dim() == input.dim() - 1:
         return step(op_type, function, input)
 
-    def transposed(x: Any) -> Any:
-        return x.transpose(dim, -1)
+    order = list(range(input.dim()))
+    order[dim], order[-1] = order[-1], order[dim]
+    axes = Axes(tuple(order))
 
-    return step("Transpose", transposed, step(op_type, function, step("Transpose", transposed, input)))
+    def transposed(x: Any, axes: Sequence[int]) -> Any:
+        return x.permute(*axes)
+
+    return step("Transpose", transposed, step(op_type, function, step("Transpose", transposed, input, axes)), axes)
 
 
 def _leaky_relu(step: Step, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:

@@ -272,7 +272,7 @@ FAULTS = [
     ("encoder", "epsilon", "epsilon differs in norm2: 1e-06 (TF1), 0.001 (port)"),
     ("encoder", "no mask", "only TF1 masks the inputs of Softmax (60 of 150 elements)"),
     ("encoder", "scale", "divisor differs: 2.0 (TF1), 2.828427 (port)"),
-    ("encoder", "axis of a softmax", "axis of Softmax differs: not transposed (TF1), "),
+    ("encoder", "axis of a softmax", "axis of Softmax differs: 3 (TF1), 2 (port)"),
     ("encoder", "no residual", "only TF1 adds input 0 (x)"),
     ("encoder", "form of GELU", "form of GELU differs: erf (TF1), the tanh approximation (port)"),
     ("decoder", "cropping", "padding differs: SAME (TF1), (1, 1) at both ends (port)"),

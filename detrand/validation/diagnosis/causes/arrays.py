@@ -110,9 +110,10 @@ def _as_slice_of(source: Value, value: Value | None) -> str:
 
 def of_concatenation(divergence: Divergence) -> Iterator[Cause]:
     """Yield the order in which TF1 has the parts that the port concatenates, where TF1 joins them by another op."""
-    op, port = divergence.port, divergence.values[1]
-    parts = [value.array for value in divergence.sources[1] if value.array is not None]
-    if op is None or kind(op) != "ConcatV2" or port is None or port.array is None or not 1 < len(parts) <= _MOST_PARTS:
+    port, parts = divergence.values[1], [value.array for value in divergence.sources[1] if value.array is not None]
+    if divergence.types[1] != "ConcatV2" or divergence.types[0] == "ConcatV2":
+        return
+    if port is None or port.array is None or not 1 < len(parts) <= _MOST_PARTS:
         return
     own = _order_of_parts(parts, port.array)
     names = [name for name in divergence.taken[1] if name]
