@@ -78,9 +78,10 @@ class Framework:
             "Add a parameter training=False to it"
             if not has_training and _fits(signature, given, {})
             else "Both programs take the same inputs: leave out those that only one of them takes, such as labels, "
-            "which TrainStep(labels=...) takes, or return a layer from port that takes them all. If its only argument "
-            "is to be a list of them, name it inputs"
+            "which TrainStep(labels=...) takes, or return a layer from port that takes them all"
         )
+        if is_layer and inputs > 1 and _fits(signature, [None], {}):
+            remedy += ". If its only argument is to be a list of them, name it inputs"
         return f"it takes {signature}{where}. {remedy}"
 
     def parameters(self, model: Any) -> dict[str, Any]:

@@ -132,8 +132,8 @@ def of_concatenation(divergence: Divergence) -> Iterator[Cause]:
 def _order_of_parts(parts: Sequence[np.ndarray], whole: np.ndarray) -> tuple[int, ...]:
     """Return the order in which an array consists of parts along an axis; nothing if it does not."""
     for axis in range(whole.ndim):
-        sizes = [part.shape[axis] for part in parts if part.ndim == whole.ndim]
-        if len(sizes) == len(parts) and sum(sizes) == whole.shape[axis]:
+        others = [np.delete(array.shape, axis) for array in (whole, *parts) if array.ndim == whole.ndim]
+        if len(others) > len(parts) and (np.array(others) == others[0]).all():
             for order in itertools.permutations(range(len(parts))):
                 if are_close(np.concatenate([parts[number] for number in order], axis), whole):
                     return order

@@ -195,10 +195,10 @@ class Program:
         return found
 
     def equal_ops(self, end: str | None) -> list[TracedOp]:
-        """Return the diverged ops of the type of the one that computes a tensor which compute the same numbers."""
+        """Return the diverged ops that move the same numbers as the one that computes a tensor, if that moves any."""
         op = self.trace.ops.get(op_of(end or ""))
         value = self.value(op)
-        if op is None or value is None:
+        if op is None or value is None or kind(op) not in MOVES:
             return []
         others = ((each, self.value(each)) for each in self.diverged if each.type == op.type)
         return [each for each, other in others if other is not None and np.array_equal(other.elements, value.elements)]
