@@ -105,10 +105,8 @@ def numbers_of_loss(
                 yield _described(unknown, needed, next(same, None), state.port.trace)
 
     for divisor, of_same_sum in _divisors(state):
-        unknown = divisor.unknown
-        if abs(difference(unknown, of_same_sum.number)) <= RTOLS[0] * abs(target) and is_right(
-            unknown, of_same_sum.number
-        ):
+        unknown, needed = divisor.unknown, of_same_sum.number
+        if abs(difference(unknown, needed)) <= RTOLS[0] * abs(target) and is_right(unknown, needed):
             return [_of_divisors(of_same_sum, divisor)]
     return [*solved(_constants(state.port.diverged, state.port.trace))] or [
         *solved(_terms(port, state) if terms else ())

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from detrand import Migration, enable_v1_layers, track_tf1_style_variables, validate
+from detrand.validation.diagnosis.divergence import confirmation
 from detrand.validation.diagnosis.matching.tensors import RTOLS, _are_equal, match
 from detrand.validation.frameworks.traces import Trace, TracedOp, Value
 from detrand.validation.programs.outcome import RunConfig
@@ -51,6 +52,19 @@ def network(
 
 
 port = functools.partial(shim_port, network)
+
+
+@pytest.mark.parametrize(
+    ("rest_agrees", "outputs_agree", "words"),
+    [
+        (True, True, "with this, the rest agrees"),
+        (False, True, "with this, the outputs agree"),
+        (False, False, "with this, what follows agrees up to the next difference"),
+    ],
+)
+def test_a_confirmation_says_how_much_agrees(rest_agrees, outputs_agree, words):
+    assert confirmation("with this", rest_agrees=rest_agrees, outputs_agree=outputs_agree) == words
+    assert confirmation("", rest_agrees=rest_agrees, outputs_agree=outputs_agree) == ""
 
 
 def line_of(text):

@@ -38,6 +38,7 @@ def of(owner, name, tf1, port):
             "use [1, 1] in the port",
         ),
         (of_values("mask", "none", 3), "mask differs: none (TF1), 3 (port)", "leave this out in the port"),
+        (of_values("cycle", True, False), "cycle differs: True (TF1), False (port)", "set cycle to True in the port"),
         (of_values("activation", "", "Relu"), "activation differs:  (TF1), Relu (port)", ""),
         (in_one_program("TF1", "multiplies by 2"), "only TF1 multiplies by 2", "add this to the port"),
         (in_one_program("the port", "pads"), "only the port pads", "remove this from the port"),

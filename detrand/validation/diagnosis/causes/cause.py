@@ -70,7 +70,7 @@ def differs(what: str, tf1: object, port: object) -> str:
 
 def use_value(tf1: object, what: str = "") -> str:
     """Return the remedy for a port that has another value than TF1, or one where TF1 has none."""
-    if f"{tf1}" in ("True", "False"):
+    if what and f"{tf1}" in ("True", "False"):
         return f"set {what} to {tf1} in the port"
     return "leave this out in the port" if f"{tf1}" == "none" else f"use {tf1} in the port" if f"{tf1}" else ""
 
