@@ -272,13 +272,15 @@ _FUNCTIONAL = {
 def takes_inputs_in_a_list(model: Any) -> bool:
     """Return whether a model takes its inputs as one argument: a functional one of several, or one whose call says so.
 
-    By convention, the only argument of a ``call`` that somebody wrote is named ``inputs`` then.
+    By convention, the only argument of a ``call`` that somebody wrote is named ``inputs`` then. A mask right after it
+    may be the second input.
     """
     is_layer = any(is_instance_of_loaded(model, package, "Layer") for package in ("keras", "tf_keras.layers"))
-    if is_layer and not model.call.__module__.startswith(("keras.", "tf_keras.")):
-        parameters = inspect.signature(model.call).parameters.values()
-        given = [each for each in parameters if each.name not in ("training", "mask")]
-        return [(each.name, each.kind) for each in given] == [("inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    if is_layer and not getattr(model.call, "__module__", "").startswith(("keras.", "tf_keras.")):
+        given = [*inspect.signature(model.call).parameters.values()]
+        first = [(each.name, each.kind) for each in given[:1]] == [("inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        names = [each.name for each in given[1:]]
+        return first and {*names} <= {"training", "mask"} and names[:1] != ["mask"]
     classes = [getattr(sys.modules.get(module), name, None) for module, name in _FUNCTIONAL.items()]
     calls = [functional.call for functional in classes if functional is not None]
     inputs = getattr(model, "inputs", None) if getattr(type(model), "call", None) in calls else None

@@ -22,7 +22,7 @@ from detrand.checkpoints.upstream import op_of
 from detrand.validation.diagnosis.causes.cause import CONSTANTS, differs, use_value
 from detrand.validation.diagnosis.matching.comparison import TraceComparison
 from detrand.validation.diagnosis.matching.tensors import RTOLS
-from detrand.validation.diagnosis.op_kinds import kind
+from detrand.validation.diagnosis.op_kinds import DIVISIONS, kind
 from detrand.validation.diagnosis.port_graph import traced_port
 from detrand.validation.frameworks.traces import Edge, Substitution, Trace, TracedOp, TracedPort
 from detrand.validation.migration import Migration
@@ -31,7 +31,6 @@ from detrand.variables.tf1_view import Shapes
 
 _MOST_UNKNOWNS, _MOST_KNOWN, _MOST_STEPS = 16, 6, 8  # each step of the secant method runs the port's loss
 _ROUNDED, _EXACT = 0.2, 1e-5  # how near a loss must be, and how exact a number, that is known by its digits only
-_DIVISIONS = {"RealDiv", "DivNoNan"}
 _TERMS, _COUNTS = {"Mean", "Sum", "L2Loss"}, {"Sum", "Prod", "Size"}
 
 
@@ -172,7 +171,7 @@ def _divisors_of(ops: Iterable[TracedOp], trace: Trace) -> Iterator[_Divisor]:
     for op in ops:
         result, taken = (trace.values.get(name) for name in (op.name, next(iter(op.inputs), "")))
         is_mean = op.type == "Mean"
-        if not is_mean and (op.type not in _DIVISIONS or taken is None or taken.size != 1):
+        if not is_mean and (kind(op) not in DIVISIONS or taken is None or taken.size != 1):
             continue
         if result is None or result.size != 1 or not result.elements.all() or taken is None or taken.array is None:
             continue

@@ -29,6 +29,7 @@ _NAMES = {
 }
 # Ops that compare numbers, with their operators.
 COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
+DIVISIONS = {"RealDiv", "DivNoNan"}  # kinds of ops
 # Ops that move numbers.
 MOVES = {
     *("Reshape", "StridedSlice", "Transpose", "DepthToSpace", "SpaceToDepth", "ReverseV2", "Roll", "Tile"),

@@ -291,9 +291,9 @@ def heals(state: TraceComparison, rest: TraceComparison, trial: Trial) -> bool:
 
 
 def _heals_more(state: TraceComparison, rest: TraceComparison, suspects: Suspects) -> bool:
-    """Return whether more than two ops that only move numbers, and their equals, agree now.
+    """Return whether TF1's op agrees now, and others besides those that hold the same numbers as the two ops.
 
-    Of the same array, any two slices with the same bounds are equal.
+    Two slices of one array agree in any case where they have the same bounds.
     """
     if not rest.diverged:
         return True

@@ -7,6 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 import detrand
+from detrand._patching.keras import takes_inputs_in_a_list
 from detrand.validation.programs.port import framework_of, run_port
 from detrand.validation.reference import (
     CONSTANT_MODE,
@@ -104,6 +105,19 @@ def test_a_call_with_one_argument_named_inputs_gets_them_as_a_list(kit):
     )
     report = detrand.validate(detrand.Migration(tf1=sum_of_products, port=Port, inputs=given, train=train))
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("has_mask_first", [True, False])
+def test_a_mask_may_be_the_second_input(has_mask_first):
+    class MaskFirst(keras.layers.Layer):
+        def call(self, inputs, mask=None, training=None):
+            return inputs
+
+    class MaskLast(keras.layers.Layer):
+        def call(self, inputs, training=None, mask=None):
+            return inputs
+
+    assert takes_inputs_in_a_list((MaskFirst if has_mask_first else MaskLast)()) == (not has_mask_first)
 
 
 def test_a_call_with_one_argument_of_another_name_gets_no_list():

@@ -29,6 +29,8 @@ from detrand.validation.diagnosis.loops import iteration_of
 from detrand.validation.diagnosis.op_kinds import (
     ACTIVATIONS,
     CLIPS,
+    COMPARISONS,
+    DIVISIONS,
     NORMALIZATION,
     PLUMBING,
     as_written,
@@ -46,7 +48,6 @@ from detrand.validation.frameworks.traces import CONVOLUTIONS, POOLINGS, TracedO
 from detrand.validation.results import Fault
 
 _MOST_OPS, _MOST_VERBS = 6, 3
-_COMPARISONS = {"Less": "<", "LessEqual": "<=", "Greater": ">", "GreaterEqual": ">="}
 _TAKES = {"StridedSlice", "GatherV2", "GatherNd"}  # which take elements of an array
 ORDERED = {"ConcatV2", "Pack", "Sub", "RealDiv", "MatMul", "BatchMatMulV2", "Einsum", "Pow", "FloorDiv"}
 # What only one of the programs may do, if the other one does nothing of the kind.
@@ -76,7 +77,6 @@ _ONLY_IN_ONE = {
 _CONDITIONS = {*("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")}
 _CONDITIONS |= {*("LogicalAnd", "LogicalOr", "LogicalNot")}
 _LAYERS = {"MatMul", "Einsum", *CONVOLUTIONS}
-_DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 _COUNTING = {"Mul", "SelectV2", *_CONDITIONS}
 # Other types of ops that are used in place of each other.
 _ALTERNATIVES = {
@@ -176,12 +176,12 @@ def _named_ops(divergence: Divergence) -> Iterator[Cause]:
         pair = sorted(alternatives & only_tf1.keys()), sorted(alternatives & only_port.keys())
         if all(pair):
             is_mean = words == "reduction" and any(  # a sum that is divided by a count is a mean
-                "Sum" in of and not kinds.keys().isdisjoint(_DIVISIONS)
+                "Sum" in of and not kinds.keys().isdisjoint(DIVISIONS)
                 for of, kinds in zip(pair, (only_tf1, only_port), strict=True)
             )
             differing = {*only_tf1, *only_port} - PLUMBING
             counting = set() if differing.isdisjoint(_CONDITIONS) else _COUNTING  # as of weights that are not 0
-            if is_mean and differing <= {"Sum", "Mean", *_DIVISIONS, *counting}:  # of another count
+            if is_mean and differing <= {"Sum", "Mean", *DIVISIONS, *counting}:  # of another count
                 yield of_values(words, *map(_reduction, divergence.regions), fault=Fault.REDUCTION)
                 return
             if not is_mean:
@@ -288,7 +288,7 @@ def _without_common_ends(tf1: list[str], port: list[str]) -> tuple[list[str], li
 def _reduction(region: Sequence[TracedOp]) -> str:
     """Return the sum or mean that a region computes, with what it is divided by."""
     found = next((kind(op) for op in region if kind(op) in ("Sum", "Mean")), "nothing")
-    divisors = [op for op in region if kind(op) in _DIVISIONS and (found == "Sum" or op.constants)]
+    divisors = [op for op in region if kind(op) in DIVISIONS and (found == "Sum" or op.constants)]
     return found + "".join(f", divided by {number_of(op, op.inputs[1].rpartition('/')[2])}" for op in divisors[:1])
 
 
@@ -324,7 +324,7 @@ def of_draws(divergence: Divergence) -> Iterator[Cause]:
 
 def _mask(op: TracedOp) -> str:
     """Return the comparison of random numbers u with a constant, as in Python; empty if an op is none."""
-    sign, numbers = _COMPARISONS.get(op.type, ""), [op.attributes.get(f"input {number}", "u") for number in (0, 1)]
+    sign, numbers = COMPARISONS.get(op.type, ""), [op.attributes.get(f"input {number}", "u") for number in (0, 1)]
     return f" {sign} ".join(numbers) if sign and numbers.count("u") == 1 else ""
 
 
