@@ -50,13 +50,13 @@ def test_a_dtype_that_differs_is_named():
     assert titles(causes(output=comparison.first_divergence)) == ("dtype differs: float32 (TF1), float64 (port)",)
 
 
-def test_what_is_taken_of_an_array_by_an_op_of_another_type_is_nothing_to_add_or_remove():
+def test_what_is_taken_from_an_array_by_an_op_of_another_type_is_nothing_to_add_or_remove():
     regions = (
         (op("sorted", "TopKV2", "x", "k"), op("last", "StridedSlice", "sorted", "b", "e", "s")),
         (op("order", "TopKV2", "x", "k"), op("taken", "GatherV2", "order", "i", "axis")),
     )
     found = causes(divergence(regions[0][0], regions[1][0], regions=regions))
-    assert titles(found) == ("what is taken of an array differs: StridedSlice (TF1), GatherV2 (port)",)
+    assert titles(found) == ("what is taken from an array differs: StridedSlice (TF1), GatherV2 (port)",)
     found = causes(divergence(regions[0][0], regions[1][0], regions=(regions[0][:1], regions[1])))
     assert titles(found) == ("only the port computes GatherV2",)
 

@@ -131,7 +131,7 @@ def of_ops(divergence: Divergence) -> Iterator[Cause]:
             yield of_values("what is computed", *sides, fault=Fault.OPS, remedy=use)
         elif all(takers) and set().union(*only) <= _TAKES:
             remedy = "take those elements in the port that TF1 takes"
-            yield of_values("what is taken of an array", *takers, fault=Fault.OPS, remedy=remedy)
+            yield of_values("what is taken from an array", *takers, fault=Fault.OPS, remedy=remedy)
         else:
             yield in_one_program("TF1" if sides[0] else "the port", f"computes {''.join(sides)}", fault=Fault.OPS)
 
